@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from flbench.toolbox.aggregation import weighted_mean as weighted_mean
     from flbench.toolbox.learning import FlatNetwork as FlatNetwork
     from flbench.toolbox.learning import minimise as minimise
-    from flbench.toolbox.personalisation import initial_for_newcomers as initial_for_newcomers
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group
 

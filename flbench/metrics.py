@@ -21,6 +21,9 @@ Curve = Sequence[float | None]
 """One number per round; None = not measured in that round."""
 Value = float | int | None
 WAYS = ("down", "up", "peer")
+"""Directions of which every result has the bytes."""
+NEAR = ("client-edge",)
+"""Those that clients have too where there are edge servers; "edge-cloud" is no client's."""
 
 
 class ClientValues(NamedTuple):
@@ -230,7 +233,9 @@ def to_target(outcome: Outcome) -> dict[str, Value]:
     first = next(reached, None)
     if first is None:
         return dict.fromkeys(("rounds_to_target", "megabits_to_target", "seconds_to_target"))
-    moved = sum(curves[f"bytes_{way}"][first] or 0 for way in WAYS)
+    nothing: Sequence[float | None] = [None] * (first + 1)
+    known = [curves.get(f"bytes_{way}", nothing) for way in (*WAYS, *NEAR)]
+    moved = sum(curve[first] or 0 for curve in known)
     return {
         "rounds_to_target": first + 1,
         "megabits_to_target": megabits_per_client(int(moved), len(outcome.tested)),
@@ -329,8 +334,8 @@ def _mean_loss(outcome: Outcome) -> float:
 
 
 def _megabytes(outcome: Outcome) -> float | None:
-    """Sent and received per client in the whole run, all directions."""
-    totals = [outcome.known(f"bytes_{way}") for way in WAYS]
+    """Sent and received per client in the whole run, all directions of clients."""
+    totals = [outcome.known(f"bytes_{way}") for way in (*WAYS, *NEAR)]
     if not any(totals):
         return None
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6

@@ -67,8 +67,8 @@ class Component(BaseModel):
         """Name and parameters as one word; of a class of torchmetrics without its modules.
 
         Example:
-            >>> Component(name="auroc", average="weighted", bins=50).label
-            'auroc:average=weighted:bins=50'
+            >>> Component(name="auroc", average="weighted").label
+            'auroc:average=weighted'
         """
         name = self.name.rpartition(".")[2] if self.name.startswith("torchmetrics.") else self.name
         texts = {key: "none" if v is None else v for key, v in self.params.items()}

@@ -138,10 +138,18 @@ class Apple:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The mixtures v_i; a newcomer's has the weights p_0."""
+        """The mixtures v_i."""
+        return self.mixtures(state.models[clients], state, ctx)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer's mixture has the weights p_0."""
+        return self.mixtures(ctx.initial.expand(len(clients), -1), state, ctx)
+
+    def mixtures(self, rows: Tensor, state: fl.State, ctx: fl.Context) -> fl.Personal:
+        """Mixtures of all core models by the weights in rows, shape (n, W)."""
         core, relation = self.core(ctx), self.relation(ctx)
-        table, first = state.models[ctx.everybody], ctx.initial.expand(len(clients), -1)
-        rows = (first if ctx.joining else state.models[clients]).clone()
+        table, rows = state.models[ctx.everybody], rows.clone()
         p = rows[:, relation].double() / ctx.initial[relation].double().sum()  # p_0 sums to 1
         rows[:, core] = (p @ table[:, core].double()).float()
         return fl.Personal(params=rows)

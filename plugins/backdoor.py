@@ -102,6 +102,11 @@ class Backdoor:
         tested = replace(found, predictor=predictor, labels=self.wanted, others={})
         return replace(found, others={**found.others, "backdoor": tested})
 
+    @fl.hookimpl(wrapper=True)
+    def join(self) -> Generator[None, fl.Personal, fl.Personal]:
+        """The same of newcomers."""
+        return (yield from self.personalise())
+
     def predict(
         self,
         predictor: Callable[[fl.ClientModule, Tensor], Tensor] | None,

@@ -122,10 +122,8 @@ class ClusterFL:
         return fl.Models(rows)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The client's own model; a newcomer trains once and takes the nearest cluster's mean."""
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer trains once and takes the nearest cluster's mean."""
         size, f = ctx.layout.parameters, state.memory["clusterfl.f"].to(state.models)
         centres = f @ (f.T @ state.models)
         if self.clusterer == "affinity":  # whose rows of F F^T do not sum to 1

@@ -227,10 +227,8 @@ class DCPFL:
         return fl.Models(torch.where(averaged, mean, trained), memory)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The client's own model; a newcomer trains the mean once and joins the nearest group."""
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer trains the mean once and joins the nearest group."""
         trained = ctx.train(state.models.double().mean(dim=0).float(), clients)
         scores = self.neg_discrepancy(torch.cat([state.models, trained]), ctx)
         scores = scores[ctx.clients :, : ctx.clients]

@@ -79,10 +79,8 @@ class Ditto:
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """A newcomer's own model is the global one."""
-        if not ctx.joining:
-            return None
         row, common = state.models[0].clone(), ctx.layout.submodule("net")
         row[~common] = row[common]
         return fl.Personal(params=row.expand(len(clients), -1))

@@ -77,10 +77,8 @@ class DPSGD:
         return graph[place[:, None], place]
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """A newcomer has the mean of all models."""
-        if not ctx.joining:
-            return None
         uniform = torch.ones(1, ctx.clients, dtype=torch.float64)
         mean = fl.weighted_mean(ctx.initial[None], state.models, uniform, ctx.layout.counters)
         return fl.Personal(params=mean.expand(len(clients), -1))

@@ -10,10 +10,11 @@ federated learning", AAAI 2023, Algorithm 1.
 w is the downloaded model, w_i the client's own after its last training. All W_i start at 1, which
 is FedAvg. When a client uses W_i for the first time, in its second round, it is trained until the
 losses of the last `WINDOW` epochs have a deviation below the threshold (as in the authors' code);
-later for one epoch. Departures: clients are tested with w_i, so that nobody learns W_i in a round
-in which it does not train (the paper's personal model is u_i); BatchNorm uses its statistics while
-W_i is learned; the loss of these steps is cross-entropy. A client without w_i, and a newcomer, has
-the global model.
+later for one epoch. Clients are tested with u_i, of the latest w and the client's last W_i; w_i is
+tested as `local`. A client without W_i, and a newcomer, has the global model.
+
+Departures: W_i is not learned for a test, but in rounds in which the client trains; BatchNorm uses
+its statistics while W_i is learned; the loss of these steps is cross-entropy.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class FedALA:
     layers: Annotated[int, Ge(1), "p, last layers that are mixed"] = 1
     share: Annotated[float, Gt(0), Le(1), "s, of the samples, from which W_i is learned"] = 0.8
     eta: Annotated[float, Ge(0), "learning rate of W_i; 0 = W_i stays 1"] = 1.0
-    threshold: Annotated[float, Ge(0), "deviation of losses at which the first use ends"] = 0.01
+    threshold: Annotated[float, Ge(0), "deviation of losses at which the first use ends"] = 0.1
 
     def top(self, ctx: fl.Context) -> Tensor:
         """Places of the scalars that are mixed, shape (p,), int64."""
@@ -121,12 +122,16 @@ class FedALA:
         """The whole global model is sent; clients start from their mixtures."""
         if stage.kind != "train":
             return None
-        ids, top = stage.clients, self.top(ctx)
-        rows = state.models[state.membership.home[ids].clamp(min=0)].clone()
-        w, own = state.memory[WEIGHTS][ids], state.memory[LOCAL][ids][:, top]
+        return fl.Start(params=self.mixed(state, stage.clients, ctx)[:, None])
+
+    def mixed(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> Tensor:
+        """u_i of some clients, shape (n, W); the global model without W_i or w_i."""
+        top = self.top(ctx)
+        rows = state.models[state.membership.home[clients].clamp(min=0)].clone()
+        w, own = state.memory[WEIGHTS][clients], state.memory[LOCAL][clients][:, top]
         mixed = w * rows[:, top] + (1 - w) * own
         rows[:, top] = torch.where(mixed.isnan(), rows[:, top], mixed)
-        return fl.Start(params=rows[:, None])
+        return rows
 
     @fl.hookimpl
     def report(self, stage: fl.Stage) -> fl.Reporter | None:
@@ -136,11 +141,12 @@ class FedALA:
         return lambda module, x, y: fl.Report(kept={LOCAL: module.row()})
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The client's own model; the global one is tested as `global`."""
-        if ctx.joining:
-            return None
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The client's mixture; its own model is tested as `local`, the global one as `global`."""
         home = state.membership.home[clients]
         own, common = state.memory[LOCAL][clients], state.models[home.clamp(min=0)]
-        rows = torch.where(own.isnan(), common, own)
-        return fl.Personal(params=rows, others={"global": fl.Personal(row=home)})
+        others = {
+            "local": fl.Personal(params=torch.where(own.isnan(), common, own)),
+            "global": fl.Personal(row=home),
+        }
+        return fl.Personal(params=self.mixed(state, clients, ctx), others=others)

@@ -46,8 +46,13 @@ class FedBABU:
         return body_only
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
         """Each client adapts a copy; the model itself is evaluated as `federated`."""
         home = state.membership.home[clients].clamp(min=0)
-        stage = fl.Stage("join" if ctx.joining else "train", clients, self.adapt_epochs, ADAPT)
+        stage = fl.Stage("train", clients, self.adapt_epochs, ADAPT)
         return fl.Personal(home, adaptation=stage, others={"federated": fl.Personal(home)})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """A newcomer adapts a copy, too."""
+        return self.personalise(state, clients)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 import flbench as fl
 
 
@@ -38,10 +36,3 @@ class FedBN:
         """The mean of the other layers goes into every row."""
         mask, counters = ~ctx.layout.norm, ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, mask, counters))
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the averaged layers; its normalisation layers are the initial ones."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, ~ctx.layout.norm)

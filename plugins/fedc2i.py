@@ -147,24 +147,37 @@ class FedC2I:
     @fl.hookimpl
     def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients start from their mixed models and send the parts that others mix."""
+        mixed = state.memory["fedc2i.mixed"][stage.clients, None]
+        return fl.Start(
+            params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=self.uploaded(ctx)
+        )
+
+    def uploaded(self, ctx: fl.Context) -> Tensor:
+        """The parts that others mix, shape (W,), bool."""
         uploaded = ctx.layout.none_mask
         if self.bodies != "local":
             uploaded = uploaded | ctx.layout.body
         if self.head != "local":
             uploaded = uploaded | ctx.layout.head
-        mixed = state.memory["fedc2i.mixed"][stage.clients, None]
-        return fl.Start(params=mixed, sent_mask=ctx.layout.none_mask, returned_mask=uploaded)
+        return uploaded
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The model after local training; a newcomer mixes once, starting from the mean."""
-        if ctx.joining:
-            mean = state.models.double().mean(dim=0).float()
-            without = left_out(state.models)
-            rows = [self.mix(mean, state.models, without, int(m), ctx)[0] for m in clients]
-            return fl.Personal(params=torch.stack(rows))
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The model after local training."""
         mixed = fl.Personal(params=state.memory["fedc2i.mixed"][clients])
         return fl.Personal(row=state.membership.home[clients], others={"mixed": mixed})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer mixes once, starting from the mean.
+
+        Of parts that stay with their clients it starts from the initial weights.
+        """
+        mean = state.models.double().mean(dim=0).float()
+        mean = torch.where(self.uploaded(ctx).to(mean.device), mean, ctx.initial)
+        without = left_out(state.models)
+        rows = [self.mix(mean, state.models, without, int(m), ctx)[0] for m in clients]
+        return fl.Personal(params=torch.stack(rows))
 
 
 def left_out(models: Tensor) -> Tensor:

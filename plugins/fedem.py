@@ -124,11 +124,15 @@ class FedEM:
         return weights if stage.aggregates else None
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
         """The components, mixed with the client's weights."""
         home = state.membership.home[clients].clamp(min=0)
-        if not ctx.joining:
-            return fl.Personal(row=home, extras={"pi": state.memory[MEMORY][clients]})
+        return fl.Personal(row=home, extras={"pi": state.memory[MEMORY][clients]})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The components, mixed with weights that are fitted to a newcomer's samples."""
+        home = state.membership.home[clients].clamp(min=0)
         fitted = [
             self.fitted(state.models[row], int(i), ctx)
             for i, row in zip(clients, home, strict=True)

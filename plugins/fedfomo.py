@@ -144,10 +144,8 @@ class FedFomo:
         return fl.Models(rows, memory)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """A newcomer takes the model with the least loss on its validation samples."""
-        if not ctx.joining:
-            return None
         return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))
 
 

@@ -91,9 +91,3 @@ class FedGH:
         rows[upload.ids] = upload.selected()
         rows[:, head] = self.trained(state.models[0, head], upload.extras["means"])
         return fl.Models(rows)
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the shared head."""
-        head = self.head(ctx)
-        return fl.initial_for_newcomers(state, clients, ctx, head) if ctx.joining else None

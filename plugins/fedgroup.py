@@ -144,17 +144,20 @@ class FedGroup:
         return fl.Models(rows, {"fedgroup.updates": updates, "fedgroup.w": w})
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The group's model, or w for a client that was not met; a newcomer has a cold start."""
-        w, size = state.memory["fedgroup.w"], ctx.layout.parameters
-        if ctx.joining:
-            updates = (ctx.train(w, clients, self.pre_epochs) - w)[:, :size]
-            cosines = fl.similarity.cosine(updates, state.memory["fedgroup.updates"]).cpu()
-            return fl.Personal(row=cosines.argmax(dim=1))
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The group's model, or w for a client that was not met."""
         home = state.membership.home[clients]
         params = state.models[home.clamp(min=0)].clone()
-        params[home < 0] = w
+        params[home < 0] = state.memory["fedgroup.w"]
         return fl.Personal(params=params)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer has a cold start."""
+        w, size = state.memory["fedgroup.w"], ctx.layout.parameters
+        updates = (ctx.train(w, clients, self.pre_epochs) - w)[:, :size]
+        cosines = fl.similarity.cosine(updates, state.memory["fedgroup.updates"]).cpu()
+        return fl.Personal(row=cosines.argmax(dim=1))
 
 
 def decomposed_cosines(updates: Tensor, m: int) -> Tensor:

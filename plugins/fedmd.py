@@ -95,9 +95,3 @@ class FedMD:
         rows = fl.member_mean(state.models, upload, membership, ctx.layout.counters)
         sent = upload.extras.get("logits")
         return fl.Models(rows, {} if sent is None else {MEAN: sent.mean(dim=0)})
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial weights."""
-        none = ctx.layout.none_mask
-        return fl.initial_for_newcomers(state, clients, ctx, none) if ctx.joining else None

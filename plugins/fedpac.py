@@ -179,10 +179,3 @@ class FedPAC:
             upload = replace(upload, params=params)
         rows = fl.partial_mean(state.models, upload, ctx.layout.body, ctx.layout.counters)
         return fl.Models(rows, {MEMORY: known})
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial head."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.body)

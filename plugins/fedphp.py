@@ -113,10 +113,8 @@ class FedPHP:
         return inherit if stage.aggregates else None
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
         """The client's private model; the global one is tested as `global`."""
-        if ctx.joining:
-            return None
         home, known = state.membership.home[clients], state.memory[TIMES][clients] > 0
         if (home < 0).any():
             raise fl.Undefined("a client in no group has no model")

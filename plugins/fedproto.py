@@ -133,10 +133,20 @@ class FedProto:
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Each client's own model, with its head and with the nearest prototype."""
+        return self.predicting(state.models[clients], state, clients, ctx)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The same of a newcomer's initial model."""
+        return self.predicting(ctx.initial_rows(clients), state, clients, ctx)
+
+    def predicting(
+        self, rows: Tensor, state: fl.State, clients: Tensor, ctx: fl.Context
+    ) -> fl.Personal:
+        """Models, shape (n, W), with their heads and with the nearest prototype."""
         known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
         own_classes = (ctx.label_counts[clients] > 0)[:, :, None].to(known.device)
         own = torch.where(own_classes, known, torch.nan)
-        rows = ctx.initial_rows(clients) if ctx.joining else state.models[clients]
         extras = {"known": known, "own": own}
         by_head = fl.Personal(params=rows, extras=extras)
         by_prototype = fl.Personal(params=rows, extras=extras, predictor=nearest)

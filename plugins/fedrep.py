@@ -70,13 +70,6 @@ class CommonBody:
         counters = ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, self.shared(ctx), counters))
 
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial personal layers."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))
-
 
 @dataclass(frozen=True)
 class FedPer(CommonBody):
@@ -102,6 +95,7 @@ class FedRep(CommonBody):
     year: ClassVar[int] = 2021
     presets: ClassVar[fl.Presets] = {"fedc2i": {"body_epochs": 1}, "cifar100": {"body_epochs": 5}}
     effort: ClassVar[tuple[str, ...]] = ("body_epochs", "final_head_epochs")
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"final_head_epochs": 1})
 
     body_epochs: Annotated[int, Ge(0), "E_b, epochs of the body; the head gets the others"] = 1
     final_head_epochs: Annotated[int, Ge(0), "head epochs of all clients after the last round"] = 0
@@ -141,9 +135,7 @@ class FedRep(CommonBody):
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial head; after the last round heads can be trained once more."""
-        if ctx.joining:
-            return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.body)
+        """After the last round heads can be trained once more."""
         if not self.final_head_epochs or ctx.round != ctx.rounds:
             return None
         stage = fl.Stage("train", clients, self.final_head_epochs, name="final-heads")

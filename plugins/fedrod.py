@@ -105,11 +105,22 @@ class FedRoD:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """Generic model and personal head; a newcomer's is the initial one."""
-        mask, home = psi_mask(ctx), state.membership.home[clients]
-        rows = state.models[home].clone()
-        if not ctx.joining:
-            rows[:, mask] = state.memory["fedrod.psi"][clients]
+        """Generic model and personal head."""
+        rows = state.models[state.membership.home[clients]].clone()
+        rows[:, psi_mask(ctx)] = state.memory["fedrod.psi"][clients]
+        return self.predicting(rows, state, clients, ctx)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """Generic model and initial head."""
+        rows = state.models[state.membership.home[clients]]
+        return self.predicting(rows, state, clients, ctx)
+
+    def predicting(
+        self, rows: Tensor, state: fl.State, clients: Tensor, ctx: fl.Context
+    ) -> fl.Personal:
+        """Models, shape (n, W), with both heads; their generic models are tested as `generic`."""
+        home = state.membership.home[clients]
         generic = fl.Personal(row=home, predictor=fl.ClientModule.forward)
         prior = self.prior(clients, ctx)
         return fl.Personal(params=rows, extras=prior, others={"generic": generic})

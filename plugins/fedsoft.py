@@ -132,15 +132,19 @@ class FedSoft:
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """The client's own model, or the mean of the centres by importance."""
-        u = torch.full((len(clients), self.s), torch.nan)
-        if not ctx.joining:
-            u = state.memory["fedsoft.u"][clients]
+        u = state.memory["fedsoft.u"][clients]
         new = u[:, 0].isnan()
         u[new] = self.importance(state.models, clients[new], ctx)
         params = mixed(state.models, u, ctx)
         if self.start == "own":
             params[~new] = state.memory["fedsoft.own"][clients[~new]]
         return fl.Personal(params=params)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The mean of the centres by importance."""
+        u = self.importance(state.models, clients, ctx)
+        return fl.Personal(params=mixed(state.models, u, ctx))
 
 
 def sample_losses(logits: Tensor, y: Tensor) -> Tensor:

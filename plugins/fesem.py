@@ -158,17 +158,21 @@ class FeSEM:
         return fl.Models(rows, memory)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The home centre; the largest for undecided clients, the nearest for newcomers."""
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The home centre; the largest for undecided clients."""
         home = state.membership.home
         sizes = torch.bincount(home[home >= 0], minlength=self.k)
-        row = torch.where(home < 0, sizes.argmax(), home)[clients]
-        if ctx.joining and self.k > 1:
-            mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
-            trained = ctx.train(ctx.initial, clients)
-            scores = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask])
-            row = scores.cpu().argmax(dim=1)
-        return fl.Personal(row=row)
+        return fl.Personal(row=torch.where(home < 0, sizes.argmax(), home)[clients])
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """The centre nearest to a newcomer's trained model."""
+        if self.k == 1:
+            return None
+        mask = ctx.layout.trainable & (ctx.layout.head if self.feature == "head" else True)
+        trained = ctx.train(ctx.initial, clients)
+        scores = fl.similarity.neg_distance(trained[:, mask], state.models[:, mask])
+        return fl.Personal(row=scores.cpu().argmax(dim=1))
 
 
 @dataclass(frozen=True)

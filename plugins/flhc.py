@@ -99,9 +99,9 @@ class FLHC:
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer trains from w and joins the group with the smallest mean distance."""
-        if not ctx.joining or len(state.models) == 1:
+        if len(state.models) == 1:
             return None
         start, known = state.memory["flhc.start"], state.memory["flhc.updates"]
         own = (ctx.train(start, clients) - start)[:, : ctx.layout.parameters]

@@ -108,6 +108,6 @@ class FlisDC:
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """The best model on the client's validation samples, or its last trained model."""
-        if self.eval == "last_local" and not ctx.joining:
+        if self.eval == "last_local":
             return fl.Personal(params=state.memory["flis-dc.last"][clients])
         return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))

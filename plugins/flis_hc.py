@@ -43,7 +43,7 @@ class FlisHC:
     presets: ClassVar[fl.Presets] = {"flis": {"beta": 0.45}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         equals={"fedavg": {"beta": 0.0}},
-        fails={"every-hook-answers": "dispatch acts with mode=released only"},
+        fails={"every-hook-answers": "dispatch and personalise act with mode=released only"},
     )
 
     beta: Annotated[float, Ge(0), "groups are cut where their similarity falls below"] = 0.5
@@ -123,11 +123,16 @@ class FlisHC:
         return fl.Start(state.memory["flis-hc.mean"][stage.clients][:, None])
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The group's model; a newcomer trains from w_0 and joins the most similar group."""
-        if self.mode == "released" and not ctx.joining:
-            return fl.Personal(params=state.memory["flis-hc.mean"][clients])
-        if not ctx.joining or (len(state.models) == 1 and self.mode == "paper"):
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal | None:
+        """The group's model, or in mode `released` the neighbours' mean."""
+        if self.mode == "paper":
+            return None
+        return fl.Personal(params=state.memory["flis-hc.mean"][clients])
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer trains from w_0 and joins the most similar group."""
+        if len(state.models) == 1 and self.mode == "paper":
             return None
         of_clients = state.memory["flis-hc.answers"]
         of_newcomers = self.predictions(ctx.train(ctx.initial, clients), ctx)

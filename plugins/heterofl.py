@@ -1,21 +1,25 @@
 """HeteroFL: clients train networks of different widths, all parts of one.
 
 Diao, Ding, Tarokh, "HeteroFL: computation and communication efficient federated learning for
-heterogeneous clients", ICLR 2021, equations 3 and 4.
+heterogeneous clients", ICLR 2021, equations 3 and 4, sections 3.2 and 3.3.
 
     client i:  the first ceil(r_i d) units of every hidden layer
+    scaler:    in training, what leaves a hidden layer is divided by r_i, before normalisation
+    mask:      the logits of labels that a client does not have are 0, in its training and its tests
     server:    each scalar's mean over the clients that have it; others keep theirs
 
 Client i has the width `widths[i mod len]`. A unit that a client does not have is zero to it. Linear
-and convolutional layers are cut, and normalisation after them. The paper's scaler and masked loss
-are left out.
+and convolutional layers are cut, and normalisation after them. `whole`, the complete model, is
+tested without a mask. A newcomer has neither scaler nor mask.
+
+Departure: statistics of BatchNorm are averaged (the paper's are those of all data, after training).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -23,6 +27,7 @@ from torch import Tensor, nn
 
 import flbench as fl
 
+WIDTH, LABELS = "heterofl.width", "heterofl.labels"
 CUT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers whose weight has outputs, then inputs."""
 
@@ -35,15 +40,17 @@ class HeteroFL:
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "global"
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
-        equals={"fedavg": {"widths": "1"}},
+        equals={"fedavg": {"widths": "1", "masked": False}},
         fails={"relabelled-clients": "a client's id decides its width"},
     )
 
     widths: Annotated[str, "shares of the units, by client, repeated; 1 = all"] = "1,0.5,0.25"
+    scaled: Annotated[bool, "divide what leaves hidden layers by the width"] = True
+    masked: Annotated[bool, "logits of labels that a client does not have are 0"] = True
 
     @fl.hookimpl(wrapper=True)
     def client_module(self) -> Generator[None, fl.ClientModule, fl.ClientModule]:
-        """Refuse widths that are none, and layers that cannot be cut."""
+        """Refuse widths that are none, and layers that cannot be cut; add scaler and mask."""
         self.shares()
         module = yield
         for layer in module.modules():
@@ -51,7 +58,24 @@ class HeteroFL:
             if table and not isinstance(layer, CUT):
                 name = type(layer).__name__
                 raise fl.Undefined(f"HeteroFL cuts plain Linear and Conv layers, not {name}")
+        self.adjust(module)
         return module
+
+    def adjust(self, module: fl.ClientModule) -> None:
+        """Let what leaves the layers of a module be scaled and masked, as `received` says."""
+
+        def scaler(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            width = module.received.get(WIDTH) if layer.training else None
+            return output if width is None else output / width
+
+        def mask(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            own = module.received.get(LABELS)
+            return output if own is None else torch.where(own, output, 0.0)
+
+        layers = [layer for layer in module.modules() if isinstance(layer, CUT)]
+        head = next((one for one in reversed(layers) if isinstance(one, nn.Linear)), None)
+        for layer in layers:
+            layer.register_forward_hook(mask if layer is head else scaler)
 
     def shares(self) -> list[float]:
         """The widths, as numbers."""
@@ -94,7 +118,19 @@ class HeteroFL:
         masks = self.masks(stage.clients, ctx)
         rows = state.models[state.membership.home[stage.clients].clamp(min=0)]
         params = torch.where(masks.to(rows.device), rows, 0.0)[:, None]
-        return fl.Start(params=params, sent_mask=masks, trained_mask=masks)
+        known = self.widths_of(stage.clients, ctx) if self.scaled else {}
+        known |= self.labels_of(stage.clients, ctx)
+        return fl.Start(params=params, sent_mask=masks, trained_mask=masks, client_memory=known)
+
+    def widths_of(self, clients: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
+        """The clients' shares of the units, shape (n,)."""
+        shares = torch.tensor(self.shares(), device=ctx.initial.device)
+        return {WIDTH: shares[clients.to(shares.device) % len(shares)]}
+
+    def labels_of(self, clients: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
+        """The labels that the clients have, shape (n, C), bool; nothing if nothing is masked."""
+        own = (ctx.label_counts[clients] > 0).to(ctx.initial.device)
+        return {LABELS: own} if self.masked else {}
 
     @fl.hookimpl
     def aggregate(
@@ -119,4 +155,10 @@ class HeteroFL:
         home = state.membership.home[clients].clamp(min=0)
         masks = self.masks(clients, ctx).to(state.models.device)
         part = torch.where(masks, state.models[home], 0.0)
-        return fl.Personal(params=part, others={"whole": fl.Personal(row=home)})
+        extras, others = self.labels_of(clients, ctx), {"whole": fl.Personal(row=home)}
+        return fl.Personal(params=part, extras=extras, others=others)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The newcomer's part, too; all of its labels count."""
+        return replace(self.personalise(state, clients, ctx), extras={})

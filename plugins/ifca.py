@@ -121,5 +121,10 @@ class IFCA:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """All clients, newcomers too, choose the best model."""
+        """All clients choose the best model."""
         return fl.Personal(row=ctx.evaluate(state.models, clients, self.split).argmin(dim=1))
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer chooses the best model, too."""
+        return self.personalise(state, clients, ctx)

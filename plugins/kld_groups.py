@@ -64,9 +64,9 @@ class KLDGroups:
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer joins the group with the smallest mean divergence from it."""
-        if not ctx.joining or len(state.models) == 1:
+        if len(state.models) == 1:
             return None
         counts = ctx.label_counts.numpy()
         known = np.arange(len(counts)) < ctx.clients

@@ -55,6 +55,11 @@ class KNNPer:
         others = {**found.others, "model": replace(found, others={})}
         return replace(found, extras=extras, predictor=predictor, others=others)
 
+    @fl.hookimpl(wrapper=True)
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> Wrapper:
+        """The same of newcomers."""
+        return (yield from self.personalise(state, clients, ctx))
+
     def mixture(self, module: fl.ClientModule, x: Tensor, classes: int) -> Tensor:
         """Logarithms of the mixed probabilities, shape (b, C)."""
         keys, labels = (fl.unpadded(module.received[f"knn.{name}"]) for name in ("keys", "labels"))

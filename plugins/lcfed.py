@@ -148,17 +148,19 @@ class LCFed:
         return fl.Models(rows, {PHI: phi})
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The client's own model; a newcomer joins a cluster."""
-        if ctx.joining:
-            trained = ctx.train(ctx.initial, clients)
-            values = cosines(trained, state.models, state.memory[M])
-            return fl.Personal(row=values.argmax(dim=1))
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
+        """The client's own model; its cluster's is tested as `centre`."""
         home = state.membership.home
         sizes = torch.bincount(home[home >= 0], minlength=1)
         row = torch.where(home < 0, sizes.argmax(), home)[clients]
         own = state.memory[OWN][clients]
         return fl.Personal(params=own, others={"centre": fl.Personal(row=row)})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer trains once and joins a cluster."""
+        values = cosines(ctx.train(ctx.initial, clients), state.models, state.memory[M])
+        return fl.Personal(row=values.argmax(dim=1))
 
 
 def squared_distance(w: Tensor, target: Tensor) -> Tensor:

@@ -110,10 +110,3 @@ class LgFedAvg:
             return fl.Models(rows)
         holds = state.memory["lg-fedavg.holds"].index_fill(0, upload.ids, 1.0)
         return fl.Models(rows, {"lg-fedavg.holds": holds})
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the shared layers; its other layers are the initial ones."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from torch import Tensor
-
 import flbench as fl
 
 
@@ -54,10 +52,3 @@ class LocalOnly:
     def dispatch(self, ctx: fl.Context) -> fl.Start:
         """Nothing is sent, in both directions."""
         return fl.Start(sent_mask=ctx.layout.none_mask)
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the initial weights."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, ctx.layout.none_mask)

@@ -60,9 +60,9 @@ class Oracle:
         return fl.Membership(home=home, parent=torch.zeros(int(home.max()) + 1, dtype=torch.int64))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer has the model of its true group."""
-        if not ctx.joining or len(state.models) == 1:
+        if len(state.models) == 1:
             return None
         known, own = ctx.true_groups[: ctx.clients].unique(), ctx.true_groups[clients]
         if not torch.isin(own, known).all():

@@ -112,9 +112,9 @@ class PACFL:
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
         """A newcomer joins the group with the smallest mean angle."""
-        if not ctx.joining or len(state.models) == 1:
+        if len(state.models) == 1:
             return None
         known = state.memory["pacfl.vectors"]
         own = fl.padded([self.vectors(*ctx.client_data(int(client))) for client in clients])

@@ -173,11 +173,11 @@ class PerFedAvg:
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
         """Each client adapts a copy; the model itself is evaluated as `meta`."""
         home = state.membership.home[clients]
-        if not ctx.joining and (home < 0).any():
+        if (home < 0).any():
             raise fl.Undefined("a client in no group has no model")
         steps = self.adapt == "steps"  # with one batch of samples an epoch is a step
         stage = fl.Stage(
-            "join" if ctx.joining else "train",
+            "train",
             clients,
             self.adapt_steps if steps else self.adapt_epochs,
             name="adapt",
@@ -186,3 +186,8 @@ class PerFedAvg:
         extras = {"adapt": torch.ones(len(clients))}
         meta = fl.Personal(home)
         return fl.Personal(home, adaptation=stage, extras=extras, others={"meta": meta})
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer adapts a copy, too."""
+        return self.personalise(state, clients, ctx)

@@ -81,8 +81,15 @@ class PFedHN:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The model that is made for each client; a newcomer's embedding is the mean."""
-        known = state.memory[V]
-        v = known.mean(dim=0).expand(len(clients), -1) if ctx.joining else known[clients]
+        """The model that is made for each client."""
+        return self.made(state.memory[V][clients], state, ctx)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The model that is made from the mean of all embeddings."""
+        return self.made(state.memory[V].mean(dim=0).expand(len(clients), -1), state, ctx)
+
+    def made(self, v: Tensor, state: fl.State, ctx: fl.Context) -> fl.Personal:
+        """Models that are made from embeddings, shape (n, d)."""
         with torch.no_grad():
             return fl.Personal(params=self.models(state.memory[PHI], v, ctx))

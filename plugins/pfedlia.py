@@ -33,11 +33,11 @@ B1-B13 number what the paper leaves open, and what is done here:
     B12  the network on 32 x 32 images is the suite's choice (`stem` and `resize` of resnet18)
     B13  of text, the loss is the mean over tokens
 
-A probe has no local terms of plugins that pfedlia is composed with. The groups are found once. A
-newcomer scores the stored partial models. central: it joins the group with the least mean distance
-between their rows and its own, by the same `features`; with `features=sym` by its own scores alone,
-as nobody scores a newcomer. peer: it starts from the mean of the models of the clients that it
-selects, by the same rule.
+A probe is trained and sent like any model, with all that other plugins add. The groups are found
+once. A newcomer scores the stored partial models. central: it joins the group with the least mean
+distance between their rows and its own, by the same `features`; with `features=sym` by its own
+scores alone, as nobody scores a newcomer. peer: it starts from the mean of the models of the
+clients that it selects, by the same rule.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ class PFedLIA:
         return replace(groups, models=models, memory=memory)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """The home model; a newcomer scores the partial models and joins as the clients did."""
-        if not ctx.joining or len(state.models) == 1:
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+        """A newcomer scores the partial models and joins as the clients did."""
+        if len(state.models) == 1:
             return None
         rows = loss_decrease(state.memory["pfedlia.probed"], clients, ctx)
         if self.mode == "peer":

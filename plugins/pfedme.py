@@ -152,10 +152,8 @@ class PFedMe:
         return fl.Models(rows)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
         """theta_i, or the server's model where there is none; that model is tested as `global`."""
-        if ctx.joining:
-            return None
         home = state.membership.home[clients]
         if (home < 0).any():
             raise fl.Undefined("a client in no group has no model")
@@ -220,14 +218,17 @@ class CGPFL(PFedMe):
         return fl.Membership(home)
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
+    def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal:
         """theta_i, or the model of a context."""
-        if ctx.joining:
-            size = ctx.layout.parameters
-            trained = ctx.train(ctx.initial, clients)[:, :size]
-            scores = fl.similarity.neg_distance(trained, state.models[:, :size])
-            return fl.Personal(row=scores.cpu().argmax(dim=1))
         home = state.membership.home
         sizes = torch.bincount(home[home >= 0], minlength=self.contexts)
         settled = fl.Membership(torch.where(home < 0, sizes.argmax(), home))
-        return super().personalise(replace(state, membership=settled), clients, ctx)
+        return super().personalise(replace(state, membership=settled), clients)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """A newcomer trains once and takes the model of the nearest context."""
+        size = ctx.layout.parameters
+        trained = ctx.train(ctx.initial, clients)[:, :size]
+        scores = fl.similarity.neg_distance(trained, state.models[:, :size])
+        return fl.Personal(row=scores.cpu().argmax(dim=1))

@@ -1,13 +1,15 @@
 """Power-of-choice: of d candidates, the clients with the largest loss train.
 
 Cho, Wang, Joshi, "Towards understanding biased client selection in federated learning", AISTATS
-2022. Candidates are drawn without replacement, in proportion to their samples; each gets its model
-and sends one loss. Stages of a method in which not the cohort acts stay as they are.
+2022, Algorithm 1. Candidates are drawn without replacement, in proportion to their samples; each
+gets its model and sends one loss. The mean over the chosen is uniform, because samples count in the
+draw: a client says that it has one, whatever method averages (`weighting=samples`: as that method
+says). Stages of a method in which not the cohort acts have their own clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -29,6 +31,7 @@ class PowerOfChoice:
     kind: ClassVar[str] = "server"
 
     d: Annotated[int, Ge(0), "candidates; 0 = twice as many as train"] = 0
+    weighting: Annotated[fl.Weighting, "of the chosen in the mean"] = "uniform"
 
     @fl.hookimpl(wrapper=True)
     def plan(self, state: fl.State, ctx: fl.Context) -> Generator[None, Stages, Stages]:
@@ -41,6 +44,13 @@ class PowerOfChoice:
             replace(stage, clients=chosen) if torch.equal(stage.clients, ctx.cohort) else stage
             for stage in stages
         ]
+
+    @fl.hookimpl
+    def encode(self) -> Callable[[fl.Message], fl.Message] | None:
+        """Every client counts as one sample; the model is sent as it is."""
+        if self.weighting == "samples":
+            return None
+        return lambda message: replace(message, samples=1)
 
     def chosen(self, state: fl.State, ctx: fl.Context) -> Tensor:
         """Ids of the candidates with the largest losses, ascending, as many as the cohort has."""

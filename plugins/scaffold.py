@@ -47,10 +47,8 @@ class Scaffold:
         return fl.Setup(memory={"scaffold.c_i": fl.Memory(own, "client")})
 
     @fl.hookimpl
-    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Send c of the client's group; clients store their own c_i."""
-        if stage.kind == "probe":
-            return None
         if state.membership.weights is not None:
             raise fl.Undefined("SCAFFOLD needs disjoint groups: overlapping rows share no variate")
         own, home = state.memory["scaffold.c_i"], state.membership.home
@@ -64,9 +62,9 @@ class Scaffold:
         return lambda module: (module.received["c"] - module.received["c_i"]) @ module.flat()
 
     @fl.hookimpl
-    def report(self) -> fl.Reporter:
-        """Clients upload the change of their control variate."""
-        return self.change
+    def report(self, stage: fl.Stage) -> fl.Reporter | None:
+        """Clients upload the change of their control variate; a probe changes none."""
+        return self.change if stage.aggregates else None
 
     def change(self, module: fl.ClientModule, x: Tensor, y: Tensor) -> fl.Report:
         """c_i' - c_i = (w - u) / (a_i eta) - c, shape (P,); 0 of a client without a step."""

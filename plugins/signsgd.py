@@ -10,17 +10,21 @@ schemes", ICML 2019, Algorithm 1:
 
     p_i = u_i - w + e_i;  client i sends |p_i|_1 / d sign(p_i) and keeps e_i <- p_i - what it sent
 
-u_i - w is the update of all local epochs, not a gradient. One bit has no zero: the sign of 0 is +1.
-In a tied vote, the scalar stays. The model goes down whole (in the paper one bit for each scalar),
-because the clients of a round were not there in the rounds before. Buffers (BatchNorm) are sent and
-averaged as they are. Of several rows, each takes the vote of its members. What clients send under
-error feedback (|p_i|_1 / d takes 32 bits) is averaged as any method says.
+One bit has no zero: with signsgd a scalar that did not move gets either sign by a coin of the
+client's, so that it moves nothing in the mean; with error feedback +1, which the error corrects. In
+a tied vote, the scalar stays. Buffers (BatchNorm) are sent and averaged as they are. Of several
+rows, each takes the vote of its members. What clients send under error feedback (|p_i|_1 / d takes
+32 bits) is averaged as any method says. A probe, which nobody votes on, is sent whole by signsgd.
+
+Departures: u_i - w is the update of all local epochs, not a gradient. The model goes down whole (in
+the paper one bit for each scalar), because the clients of a round were not there in the rounds
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -49,11 +53,17 @@ class SignSGD:
     step: Annotated[float, Gt(0), "delta, how far the server moves each scalar"] = 0.01
 
     @fl.hookimpl
-    def encode(self, stage: fl.Stage) -> Callable[[fl.Message], fl.Message] | None:
+    def encode(self, stage: fl.Stage, ctx: fl.Context) -> Callable[[fl.Message], fl.Message] | None:
         """The signs alone; a probe is sent whole."""
-        if not stage.aggregates:
-            return None
-        return lambda message: message.sending(signs(message.update), bits=1)
+
+        def signed(message: fl.Message) -> fl.Message:
+            update = message.update
+            rng = ctx.rng("signsgd", ctx.round, stage.label, client=message.client)
+            coins = torch.from_numpy(rng.random(len(update), dtype="float32")) - 0.5
+            either = signs(coins).to(update)
+            return message.sending(torch.where(update == 0, either, signs(update)), bits=1)
+
+        return signed if stage.aggregates else None
 
     @fl.hookimpl
     def aggregate(
@@ -86,9 +96,15 @@ class EFSignSGD:
         return fl.Setup(memory={ERROR: fl.Memory(error, "client")})
 
     @fl.hookimpl
-    def encode(self, stage: fl.Stage) -> Callable[[fl.Message], fl.Message] | None:
-        """The signs and one length; a probe is sent whole."""
-        return self.scaled if stage.aggregates else None
+    def encode(self, stage: fl.Stage) -> Callable[[fl.Message], fl.Message]:
+        """The signs and one length; the error of a probe is forgotten with it."""
+        return self.scaled if stage.aggregates else self.once
+
+    def once(self, message: fl.Message) -> fl.Message:
+        """The signs of the update alone; the client keeps its error as it is."""
+        nothing = torch.zeros_like(message.memory[ERROR])
+        sent = self.scaled(replace(message, memory={**message.memory, ERROR: nothing}))
+        return replace(sent, memory=message.memory)
 
     def scaled(self, message: fl.Message) -> fl.Message:
         """The signs of the update and of the error so far, times their mean magnitude."""

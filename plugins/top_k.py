@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -41,9 +41,15 @@ class TopK:
         return fl.Setup(memory={MEMORY: fl.Memory(rest, "client")})
 
     @fl.hookimpl
-    def encode(self, stage: fl.Stage) -> Callable[[fl.Message], fl.Message] | None:
-        """Keep the k largest scalars; a probe is sent whole."""
-        return self.sparse if stage.aggregates else None
+    def encode(self, stage: fl.Stage) -> Callable[[fl.Message], fl.Message]:
+        """Keep the k largest scalars; those of a probe are forgotten with it."""
+        return self.sparse if stage.aggregates else self.once
+
+    def once(self, message: fl.Message) -> fl.Message:
+        """The k largest scalars of the update alone; the client remembers what it did before."""
+        nothing = torch.zeros_like(message.memory[MEMORY])
+        sent = self.sparse(replace(message, memory={**message.memory, MEMORY: nothing}))
+        return replace(sent, memory=message.memory)
 
     def sparse(self, message: fl.Message) -> fl.Message:
         """The k largest scalars of the update and of what was not sent before."""

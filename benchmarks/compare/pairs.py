@@ -472,7 +472,7 @@ PAIRS += (
         "fluke-fl",
         "apfl",
         "apfl:APFL",
-        {"alpha": 0.4},
+        {"alpha": 0.4, "adaptive": False},
         {"server": {"weighted": True, "tau": 1}, "client": {"lam": 0.4}, "personal": "own"},
         BOTH,
         reason="`APFLClient.fit` (`fluke/algorithms/apfl.py`) computes the loss of the mixture from"
@@ -634,7 +634,7 @@ PAIRS += (
     pfl(
         "dp-fedavg",
         PFL_FEDAVG,
-        {"clip": 0.5, "noise": 0.0},
+        {"clip": 0.5, "noise": 0.0, "weights": "samples"},
         {
             "postprocessors": [
                 [
@@ -739,7 +739,7 @@ PAIRS += (
     flgo(
         "power-of-choice",
         "powerofchoice",
-        {"d": 4},
+        {"d": 4, "weighting": "samples"},
         {"d": 4},
         settings={"candidates": CANDIDATES},
         reason="`Server.sample` (`flgo/algorithm/powerofchoice.py`) sorts the losses of the"
@@ -749,14 +749,14 @@ PAIRS += (
         mend="Take the positions from the candidates: `np.array(candidate_set)[sort_id]`.",
         explanation=Explanation(
             "all clients are candidates, on both sides",
-            params={"d": 5},
+            params={"d": 5, "weighting": "samples"},
             settings={"para": {"d": 5}, "candidates": [[0, 1, 2, 3, 4]] * 4},
         ),
     ),
     flgo(
         "fedasync",
         "fedasync",
-        {"mixing": 0.6, "decay": 0.5},
+        {"mixing": 0.6, "decay": 0.5, "rho": 0.0},
         {"alpha": 0.6, "mu": 0.0, "poly_a": 0.5},
         seconds=SECONDS,
     ),
@@ -837,7 +837,7 @@ PAIRS += (
     appfl(
         "fedasync",
         "FedAsyncAggregator",
-        {"mixing": 0.6, "decay": 0.5},
+        {"mixing": 0.6, "decay": 0.5, "rho": 0.0},
         {
             "client_weights_mode": "equal",
             "alpha": 0.6,

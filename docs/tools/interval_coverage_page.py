@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from flbench.leaderboard.statistics import Estimate, estimate, holm
+from flbench.leaderboard.statistics import Estimate, estimate, holm, uneven
 
 Floats = npt.NDArray[np.float64]
 SEEDS = (2, 3, 4, 8, 16)
@@ -24,6 +24,8 @@ CLIENTS, CLIENT_SPREAD = 100, 0.2
 TRIALS = 4000
 REPLICATES = 1000
 TABLES = 1000
+SHARE, LEVEL, FALLS = 0.25, 0.01, (0.0, 0.1, 0.2, 0.4)
+"""Share of seeds that collapse, deviation of the others, and how far they fall."""
 FAMILIES = ((2, 10), (4, 10), (8, 10), (2, 30), (4, 30), (8, 30))
 """Seeds, and rows that are all equal."""
 TEXT = """# What the intervals of the leaderboard hold
@@ -60,6 +62,16 @@ with a probability from a beta distribution of mean .9 (a + b = 5). The seed mov
 distributed over an interval about .9 with the standard deviation of the second column.
 
 """
+COLLAPSE_TEXT = """
+## Coverage where some seeds collapse
+
+The same for one row whose seeds are of two kinds: one in four falls by what the second column says,
+as where a method collapses on some seeds; the others have a standard deviation of {level}. What the
+interval should hold is the mean of all seeds. No interval of few seeds can do so: with four, three
+in ten results have no such seed among them. *Marked* is the share of results that the leaderboard
+marks as uneven ([the statistics](leaderboard.md#the-statistics)).
+
+"""
 FAMILY_TEXT = """
 ## Errors of whole tables
 
@@ -88,6 +100,27 @@ def accuracies(seeds: int, spread: float, trials: int) -> Floats:
     chance = draw.beta(5 * center, 5 * (1 - center), size=(seeds, trials, CLIENTS))
     found: Floats = draw.binomial(20, chance) / 20 - 0.9
     return found
+
+
+def collapsing(seeds: int, fall: float, trials: int) -> Floats:
+    """Accuracies of clients less the mean of all seeds, shape (seeds, trials, clients)."""
+    draw = np.random.default_rng([5, seeds, round(1000 * fall)])
+    down = draw.random((seeds, trials, 1)) < SHARE
+    effect = LEVEL * draw.standard_normal((seeds, trials, 1)) - fall * (down - SHARE)
+    found: Floats = effect + CLIENT_SPREAD * draw.standard_normal((seeds, trials, CLIENTS))
+    return found
+
+
+def collapses() -> list[str]:
+    """Markdown: coverage and length of the leaderboard's interval, and how many are marked."""
+    lines = ["| seeds | fall | coverage | length | marked |", "|---:" * 5 + "|"]
+    for seeds in SEEDS[1:]:
+        for fall in FALLS:
+            values = collapsing(seeds, fall, TRIALS)
+            share, size = coverage(wider, values)
+            marked = np.mean([uneven(means) for means in values.mean(axis=2).T])
+            lines.append(f"| {seeds} | {fall:g} | {share:.3f} | {size:.3f} | {marked:.3f} |")
+    return lines
 
 
 def bootstrap(values: Floats, replicates: int = REPLICATES) -> Floats:
@@ -176,6 +209,9 @@ def page() -> str:
     text += "\n".join(coverages(simulated, SPREADS)) + "\n" + MEAN_TEXT
     text += (
         "\n".join(coverages(accuracies, SPREADS[:4]))
+        + "\n"
+        + COLLAPSE_TEXT.format(level=LEVEL)
+        + "\n".join(collapses())
         + "\n"
         + FAMILY_TEXT.format(tables=TABLES, clients=CLIENTS)
     )

@@ -33,6 +33,12 @@ def page(found: list[MethodInfo]) -> str:
         "Words: [glossary](glossary.md).",
         "",
         *table(found),
+        "",
+        "## Departures",
+        "",
+        "What is not as in a method's paper, by default; a row of the web leaderboard opens to it.",
+        "",
+        *(_departs(one) for one in found if one.departs),
     ]
     first: dict[str, str] = {}
     for one in found:
@@ -46,6 +52,12 @@ def page(found: list[MethodInfo]) -> str:
             lines += ["", "```text", one.text, "```"]
         lines += _parameters(one)
     return "\n".join(lines) + "\n"
+
+
+def _departs(one: MethodInfo) -> str:
+    """Markdown: an entry of a list."""
+    text = one.departs.replace("<", "\\<").replace("*", "\\*")
+    return textwrap.fill(f"- `{one.name}`: {text}", WIDTH, subsequent_indent="  ")
 
 
 def _parameters(one: MethodInfo) -> list[str]:

@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import fields
 from typing import Any
 
-from flbench.core.clock_settings import SPEEDS, ClockSettings
+from flbench.core.clock_settings import LINKS, SPEEDS, ClockSettings
 from flbench.core.local_training import LocalTraining
 from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.suite import Suite
@@ -190,12 +190,13 @@ def _clock() -> list[str]:
         "|---|---|---|",
     ]
     for name, field in ClockSettings.model_fields.items():
-        default = "takes no time" if name in SPEEDS else f"`{field.default!r}`"
+        default = "takes no time" if name in (*SPEEDS, *LINKS) else f"`{field.default!r}`"
         lines.append(f"| `{name}` | {default} | {field.description} |")
     paragraphs = [
         (
-            "`seconds_per_step`, `up` and `down` are a number for all clients, a list with a",
-            "number for each client, or one of these tables:",
+            "`seconds_per_step`, `up`, `down` and `client_edge` are a number for all clients, a",
+            "list with a number for each client, or one of these tables; `edge_cloud` is so for",
+            "the edges:",
         ),
         (
             "The numbers of a trace are read from a CSV file beside the suite, which has a row",
@@ -212,6 +213,11 @@ def _clock() -> list[str]:
             "as the slowest client. A stage that is not aggregated (a probe) waits for everybody.",
             "What a method sends after a stage, or to clients that do not train in it, takes its",
             "time after it. Server, evaluation and newcomers take no time.",
+        ),
+        (
+            "In a stage whose clients talk to edge servers ([hooks](hooks.md#edge-servers)), what",
+            "they receive and send takes (bits) / `client_edge` instead. What edges and server",
+            "exchange, (bits) / `edge_cloud` of the slowest edge, comes after the stage.",
         ),
         (
             "A client that drops out has received its model, and sends nothing. A client that is",

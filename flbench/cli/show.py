@@ -125,11 +125,15 @@ def show_method(name: str) -> None:
     import inspect
 
     from flbench.core.parameters import declared
+    from flbench.plugin.method_info import method_info
+    from flbench.plugin.registry import find
     from flbench.run.composition import compose
 
     for plugin_name, plugin in compose(name).layers:
         doc = inspect.getdoc(inspect.getmodule(plugin)) or inspect.getdoc(plugin)
         tell(plugin_name, "", *(doc or "").splitlines(), "")
+        departs = method_info(find("methods", plugin_name)).departs
+        tell(f"departs from the paper: {departs or 'nothing is said'}", "")
         for key, parameter in declared(type(plugin)).items():
             tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.doc}")
 

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from flbench.client_metrics.torchmetrics_classes import MOST_ENTRIES
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.metrics import BINS, calibration_error
 
@@ -22,8 +21,6 @@ from flbench.metrics import BINS, calibration_error
 from torchmetrics.metric import Metric  # after torchvision_compat, which it needs here
 
 Average = Literal["macro", "weighted"]
-EDGE = 15.0
-"""Log-odds beyond which probabilities share a bin; they are below 1e-6 or above 1 - 1e-6."""
 
 
 def f1(classes: int, average: Literal["macro", "weighted", "micro"] = "macro") -> Metric:
@@ -48,16 +45,9 @@ def balanced_accuracy(classes: int) -> Metric:
 def auroc(
     classes: int,
     average: Annotated[Average, "weights of classes: equal, or by their samples"] = "macro",
-    bins: Annotated[
-        int, Ge(4), Le(100_000), "bins of the log-odds, in which samples count as equal"
-    ] = 200,
 ) -> Metric:
     """Area under the ROC curve, each class against the others; undefined for one class alone."""
-    if (entries := 2 * classes * bins) > MOST_ENTRIES:
-        raise ValueError(
-            f"{entries:,} bins for {classes:,} labels, expected at most {MOST_ENTRIES:,}"
-        )
-    return AUROC(classes, average, bins)
+    return AUROC(average)
 
 
 def ece(
@@ -118,42 +108,54 @@ class BalancedAccuracy(Metric):
 class AUROC(Metric):
     """Probability that a sample of a class has higher log-odds for it than one of another class.
 
-    Samples are counted per class and bin of the log-odds, so its size does not grow with them. Two
-    samples of one bin count as equal: half right. The bins have equal widths in log-odds, because
-    most probabilities of a trained network are near 0 or 1.
+    Two samples of equal log-odds are half right. It keeps the log-odds and labels of one client's
+    samples, (m, C) and (m,), until it is reset: ranks are exact, and need all of them.
     """
 
     higher_is_better = True
-    counts: Tensor
-    edges: Tensor
+    odds: list[Tensor]
+    labels: list[Tensor]
 
-    def __init__(self, classes: int, average: Average, bins: int) -> None:
+    def __init__(self, average: Average) -> None:
         super().__init__()
         self.average = average
-        self.register_buffer("edges", torch.linspace(-EDGE, EDGE, bins - 1), persistent=False)
-        # other classes and the class itself, class, bin
-        self.add_state("counts", torch.zeros(2, classes, bins, dtype=torch.int64), "sum")
+        self.add_state("odds", [], "cat")
+        self.add_state("labels", [], "cat")
 
     def update(self, logits: Tensor, y: Tensor) -> None:
         """Add samples."""
-        _, classes, bins = self.counts.shape
-        odds = logits.log_softmax(dim=-1).double()
-        odds = odds - torch.log1p(-odds.exp())
-        kind = torch.arange(classes, device=y.device)
-        of_class = (y[:, None] == kind).long()
-        places = (of_class * classes + kind) * bins + torch.bucketize(odds, self.edges.double())
-        self.counts += places.flatten().bincount(minlength=2 * classes * bins).reshape(2, -1, bins)
+        self.odds.append(log_odds(logits))
+        self.labels.append(y)
 
     def compute(self) -> Tensor:
         """Mean over the classes that the samples have, and have others beside."""
-        others, own = self.counts.double()
-        below = others.cumsum(dim=1) - others / 2
-        samples, rest = own.sum(dim=1), others.sum(dim=1)
-        there = (samples > 0) & (rest > 0)
-        areas = ((own * below).sum(dim=1) / (samples * rest))[there]
-        weights = samples[there] if self.average == "weighted" else torch.ones_like(areas)
+        odds, labels = torch.cat(self.odds), torch.cat(self.labels)
+        kinds, counts = labels.unique(return_counts=True)
+        if len(kinds) == 1:
+            return odds.new_full((), torch.nan)
+        areas = torch.stack([area(odds[:, kind], labels == kind) for kind in kinds.tolist()])
+        weights = counts.double() if self.average == "weighted" else torch.ones_like(areas)
         mean: Tensor = (areas * weights).sum() / weights.sum()
         return mean
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """Log p_c - log(1 - p_c) of every class, shape (b, C), float64; NaN counts as lowest.
+
+    1 - p_c is the sum of the others' probabilities, so that probabilities near 1 stay different.
+    """
+    log_p = logits.double().log_softmax(dim=-1)
+    best = log_p.argmax(dim=-1, keepdim=True)
+    others = log_p.scatter(1, best, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    rest = torch.log1p(-log_p.exp()).scatter(1, best, others)  # only the best is above 1 / 2
+    return (log_p - rest).nan_to_num(-torch.inf, torch.inf, -torch.inf)
+
+
+def area(scores: Tensor, own: Tensor) -> Tensor:
+    """Share of pairs of an own and another sample in order, ties half; scores and own: (m,)."""
+    ours, others = scores[own], scores[~own].sort().values
+    below, not_above = (torch.searchsorted(others, ours, right=right) for right in (False, True))
+    return (below + not_above).sum().double() / (2 * len(ours) * len(others))
 
 
 class CalibrationError(Metric):

@@ -230,7 +230,7 @@ class ClientModule(LightningModule):
 
         Args:
             batch: samples and labels; a tuple of such pairs where a step takes several batches.
-            batch_idx: number of the step within its phase, from 0.
+            batch_idx: number of the step within its epoch, from 0.
         """
         x, y = batch
         return self.batch_loss(Batch(self, x, y))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from flbench.errors import BadParameter
 from flbench.results.files import LARGEST, read_bounded
+from flbench.results.hashed_fields import LATER
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EXPECTED = (
@@ -60,6 +61,8 @@ Speed = Annotated[
 """One number per client: the same for all, listed, or drawn from a distribution."""
 SPEEDS = ("seconds_per_step", "up", "down")
 """Fields of this type; they are also the columns of a trace."""
+LINKS = ("client_edge", "edge_cloud")
+"""Speeds of the links of edge servers."""
 
 
 class Stragglers(_Frozen):
@@ -77,6 +80,15 @@ class ClockSettings(_Frozen):
     )
     up: Speed | None = Field(default=None, description="bits per second that a client sends")
     down: Speed | None = Field(default=None, description="bits per second that a client receives")
+    client_edge: Annotated[Speed | None, LATER] = Field(
+        default=None,
+        description="bits per second between a client and its edge server, both ways together",
+    )
+    edge_cloud: Annotated[Speed | None, LATER] = Field(
+        default=None,
+        description="bits per second between an edge server and the server, both ways together; a"
+        " list has one number per edge",
+    )
     dropout: float = Field(
         default=0,
         ge=0,
@@ -130,7 +142,7 @@ def with_traces(clock: object, folder: Path) -> object:
     if not isinstance(clock, Mapping):
         return clock
     table = dict(clock)
-    for name in SPEEDS:
+    for name in (*SPEEDS, "client_edge"):
         speed = table.get(name)
         if isinstance(speed, Mapping) and speed.keys() == {"trace"}:
             table[name] = read_trace(folder / str(speed["trace"]), name)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flbench.core import seeding
+from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
 from flbench.core.state import Stage
@@ -25,9 +26,13 @@ from flbench.core.types import Direction, Plain
 Split = Literal["train", "validation"]
 
 
+@known_as(samples=SAMPLES, label_counts="label counts")
 @dataclass(frozen=True)
 class Context(ABC):
     """The run as a method sees it in one round.
+
+    `samples` and `label_counts` are known to the server at no cost; the result says whether hooks
+    have read them (`flbench.core.knowledge`).
 
     Attributes:
         seed: the run's seed.
@@ -41,9 +46,10 @@ class Context(ABC):
         layout: places and masks of the row.
         initial: the common initial weights, shape (W,).
         local: the suite's local training.
-        newcomers: M, clients that will join after the last round; their ids will be N..N+M-1.
-        joining: whether `personalise` is asked for them now. `samples`, `label_counts`,
-            `evaluate`, `client_data` and `true_groups` then know them too; memories do not.
+        newcomers: M, clients that will join after the last round; their ids will be N..N+M-1. In
+            the hook `join`, `samples`, `label_counts`, `evaluate`, `client_data` and `true_groups`
+            know them too; memories do not.
+        row_per_client: whether the method says that every client has a model of its own.
         pools_data: whether the method may train on the union of all clients' samples.
         names: what each client is called in random addresses; None = its id.
         networks: number of each client's network, shape (N,), int64, or (N + M,) while newcomers
@@ -62,7 +68,7 @@ class Context(ABC):
     initial: Tensor
     local: LocalTraining
     newcomers: int = 0
-    joining: bool = False
+    row_per_client: bool = False
     pools_data: bool = False
     names: tuple[int, ...] | None = None
     networks: Tensor | None = None
@@ -80,6 +86,15 @@ class Context(ABC):
         if self.networks is None:
             return self.initial.expand(len(clients), -1)
         return self.layout.with_network(self.initial, self.networks[clients])
+
+    def own_label_counts(self, clients: Tensor) -> Tensor:
+        """What each of some clients, ids of shape (n,), knows of its own labels: shape (n, C).
+
+        For what a client itself makes of them (`Start.client_memory`, a margin of its loss): nobody
+        reads them, and in the kit nothing but the client's own part may depend on them.
+        """
+        counts: Tensor = vars(self)["label_counts"]
+        return counts[clients]
 
     def rng(
         self, purpose: str, *address: int | str, client: int | None = None
@@ -134,7 +149,7 @@ class Context(ABC):
             The trained models, shape (n, W).
 
         Raises:
-            UserError: nobody is joining.
+            UserError: it is not called in `join`.
         """
 
     @abstractmethod
@@ -228,8 +243,10 @@ class Context(ABC):
         """Count something that crosses beside `Start` and `Upload`.
 
         Args:
-            direction: "down" (server to client), "up", or "peer" (client to client).
-            clients: ids at the client end (the receivers of "peer"), shape (n,).
+            direction: "down" (server to client), "up", or "peer" (client to client); with edge
+                servers, both ways, "client-edge" or "edge-cloud".
+            clients: ids at the client end (the receivers of "peer"; the edges, numbered from 0, of
+                "edge-cloud"), shape (n,).
             item: name in the ledger.
             scalars: how many scalars each of them moves, shape (n,), or one number for all.
             bits: size of a scalar.

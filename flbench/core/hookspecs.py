@@ -25,7 +25,7 @@
     └─────────────────────────────────────────────────────────────────────────────────┘
     │
     ├─ if newcomers join (`unseen` of the suite) ─────────────────────────────────────┐
-    │   personalise      the model of each                                            │
+    │   join             the model of each                                            │
     │   batch_loss       of its training, as above                                    │
     │   phases                                                                        │
     │   report           what it finds is not used                                    │
@@ -277,6 +277,21 @@ def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
 
     Args:
         clients: ids, shape (n,).
+    """
+
+
+@hookspec(firstresult=True)
+def join(state: State, clients: Tensor, ctx: Context) -> Personal | None:
+    """Return the model of each newcomer, after the last round. First.
+
+    Default: the only model; of a method that declares `row_per_client`, what all models have in
+    common, and the initial weights elsewhere; of a method with several models, the one with the
+    least loss on the newcomer's validation samples.
+
+    Args:
+        state: the last one, in which newcomers are undecided (-1) unless there is one model. Its
+            memories do not know them.
+        clients: ids of the newcomers, N..N+M-1, shape (M,).
     """
 
 

@@ -23,6 +23,8 @@ class LocalTraining:
         optimizer: name of the optimiser; its state is reset for every client and stage.
         lr_decay: factor of the learning rate from one round to the next.
         drop_last: leave a smaller last batch out, unless it is the only one.
+        clip_norm: largest norm of the gradient of a step, over all scalars that are trained; 0 =
+            not clipped.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 5
@@ -33,6 +35,7 @@ class LocalTraining:
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr_decay: Annotated[float, Field(gt=0, le=1), LATER] = 1.0
     drop_last: Annotated[bool, LATER] = False
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), LATER] = 0.0
 
     def at(self, round_: int) -> LocalTraining:
         """The settings of a round, 1-based; 0 = before the first."""

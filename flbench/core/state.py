@@ -8,13 +8,14 @@ width of a row. Client ids are int64; model rows are float32; scores and losses 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.model_bank import take
 from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
@@ -156,6 +157,8 @@ class Stage:
         lr: learning rate in place of the suite's, one number or one per client, shape (n,).
         started: for asynchronous methods: the simulated time at which each client was called,
             seconds, shape (n,), float64; None = now, and the server waits for the uploads.
+        edges: the edge server that each client talks to, 0 or more, shape (n,), int64: what it
+            receives and sends in the stage is counted as "client-edge". None = the server itself.
     """
 
     kind: Kind
@@ -168,10 +171,11 @@ class Stage:
     steps: int | Tensor | None = None
     lr: float | Tensor | None = None
     started: Tensor | None = None
+    edges: Tensor | None = None
 
     def select(self, positions: Tensor) -> Stage:
         """The stage for some of its clients: positions, shape (k,)."""
-        names = ("clients", "epochs", "steps", "lr", "started")
+        names = ("clients", "epochs", "steps", "lr", "started", "edges")
         return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
 
     def schedule(self, position: int) -> Schedule:
@@ -299,15 +303,31 @@ class Dispatched:
         )
 
 
+def _choices(upload: Upload) -> str:
+    """What reading the choice of candidates is called; who has one has no choice."""
+    return "chosen candidates" if upload.params.shape[1] > 1 else ""
+
+
+@known_as(
+    samples=SAMPLES,
+    steps="numbers of steps",
+    loss="losses",
+    loss_start="losses",
+    loss_end="losses",
+    chosen=_choices,
+)
 @dataclass(frozen=True)
 class Upload:
     """The result of local training.
+
+    The ledger does not count numbers of samples and steps, losses and `chosen`; a result says which
+    of them hooks have read (`flbench.core.knowledge`).
 
     Attributes:
         ids: client ids, ascending, shape (n,).
         params: trained models, shape (n, c, W).
         active: which candidates were trained, shape (n, c), bool.
-        samples: number of training samples used, shape (n,), int64.
+        samples: number of training samples used, shape (n,), int64; or what `encode` made of it.
         steps: number of optimiser steps made, shape (n,), int64.
         loss: mean training loss over the batches of the stage, shape (n,), float64, nats.
         loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
@@ -321,6 +341,8 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        logged: what each client's module logged (`self.log`), which the round loop takes to the
+            history; no hook gets it.
     """
 
     ids: Tensor
@@ -337,6 +359,7 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    logged: Sequence[Mapping[str, float]] = ()
 
     @property
     def model_steps(self) -> Tensor:
@@ -364,6 +387,8 @@ class Message:
         overhead: size in bits of what is sent beside the scalars: their places, a norm, ...
         extras: tensors sent beside the model, name -> (...), of 32 bits a scalar; NaN = not sent.
         memory: the client's own entries of memories of scope "client", "<method>.<name>" -> (...).
+        samples: the number of samples that the server is told, 1 or more: what the client counts
+            for where a method weights by samples. 1 for all clients makes means uniform.
     """
 
     client: int
@@ -374,6 +399,7 @@ class Message:
     overhead: int = 0
     extras: Extras = field(default_factory=dict)
     memory: Extras = field(default_factory=dict)
+    samples: int = 1
 
     @property
     def update(self) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-Direction = Literal["down", "up", "peer"]
-"""Direction of communication: server to clients, clients to server, client to client."""
+Direction = Literal["down", "up", "peer", "client-edge", "edge-cloud"]
+"""Direction of communication: server to clients, clients to server, client to client; and, where
+edge servers stand between, both ways between clients and their edges, and edges and server."""
 Scope = Literal["run", "model", "client"]
 """Whether a memory has one entry per run, per row of the model bank or per client."""
 Kind = Literal["train", "probe", "trial", "join"]
@@ -33,7 +34,7 @@ class StageKind:
 
 STAGE_KINDS: dict[str, StageKind] = {
     "train": StageKind(True, True, "trains one model per client"),
-    "probe": StageKind(False, False, "trains copies that are measured and then dropped"),
+    "probe": StageKind(False, True, "trains copies that are measured and then dropped"),
     "trial": StageKind(True, True, "trains several candidate models per client"),
     "join": StageKind(False, False, "trains newcomers after the last round; the state is frozen"),
 }

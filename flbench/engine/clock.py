@@ -13,10 +13,10 @@ from math import inf, isfinite
 import torch
 from torch import Tensor
 
-from flbench.core.clock_settings import SPEEDS, ClockSettings, drawn
+from flbench.core.clock_settings import LINKS, SPEEDS, ClockSettings, drawn
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.communication import DIRECTIONS, CommunicationLedger
+from flbench.engine.communication import OF_CLIENTS, CommunicationLedger
 from flbench.engine.distributed import select_clients
 from flbench.errors import BadParameter
 
@@ -29,6 +29,8 @@ class SimulatedClock:
         seconds_per_step: seconds for an optimiser step, shape (N,), float64.
         up: bits per second that each client sends, shape (N,), float64; infinite = at once.
         down: bits per second that each client receives, shape (N,), float64.
+        client_edge: bits per second between each client and its edge, shape (N,), float64.
+        edge_cloud: bits per second between each edge and the server, shape (N,), float64.
         dropout: probability that a client does not answer in a round.
         absent: probability that a client cannot be called in a round.
         deadline: seconds after the start of a stage from which on uploads are not used.
@@ -44,6 +46,8 @@ class SimulatedClock:
     deadline: float
     seed: int
     names: Tensor
+    client_edge: Tensor
+    edge_cloud: Tensor
 
     @classmethod
     def of(cls, settings: ClockSettings, seed: int, names: Sequence[int]) -> SimulatedClock:
@@ -54,9 +58,12 @@ class SimulatedClock:
         """
         count, order = len(names), torch.tensor(names)
         tables = {}
-        for name in SPEEDS:
+        for name in (*SPEEDS, *LINKS):
+            speed = getattr(settings, name)
+            if name == "edge_cloud" and isinstance(speed, tuple):
+                speed = (*speed, *[inf] * (count - len(speed)))  # there are fewer edges
             try:
-                table = drawn(getattr(settings, name), rng(seed, "clock", name), count)
+                table = drawn(speed, rng(seed, "clock", name), count)
             except BadParameter as error:
                 raise BadParameter(f"suite: 'clock.{name}': {error}") from None
             tables[name] = torch.as_tensor(table)
@@ -67,7 +74,8 @@ class SimulatedClock:
             chosen = rng(seed, "clock", "stragglers").permutation(count)[:slow]
             seconds[torch.as_tensor(chosen)] *= settings.stragglers.factor
         return cls(
-            **{name: table[order] for name, table in tables.items()},
+            **{name: table[order] for name, table in tables.items() if name != "edge_cloud"},
+            edge_cloud=tables["edge_cloud"],  # an edge's number is no client's
             dropout=settings.dropout,
             absent=settings.absent,
             deadline=inf if settings.deadline is None else settings.deadline,
@@ -75,7 +83,9 @@ class SimulatedClock:
             names=order,
         )
 
-    def durations(self, clients: Tensor, steps: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    def durations(
+        self, clients: Tensor, steps: Tensor, down: Tensor, up: Tensor, edge: Tensor | int = 0
+    ) -> Tensor:
         """Seconds that clients receive, train and send, shape (n,), float64.
 
         Args:
@@ -83,9 +93,11 @@ class SimulatedClock:
             steps: optimiser steps, shape (n,).
             down: bits that they receive, shape (n,).
             up: bits that they send, shape (n,).
+            edge: bits that they exchange with their edge servers, shape (n,).
         """
         receiving, sending = down / self.down[clients], up / self.up[clients]
-        return receiving + steps * self.seconds_per_step[clients] + sending
+        near = edge / self.client_edge[clients]
+        return receiving + steps * self.seconds_per_step[clients] + sending + near
 
     def answering(self, clients: Tensor, round_: int) -> Tensor:
         """Which clients answer when they are called in a round, shape (n,), bool."""
@@ -177,10 +189,9 @@ class StageTimer:
         if self.clock is None:
             return stage, upload, now
         spent = {way: bits[stage.clients] for way, bits in self._uncounted().items()}
-        for way in DIRECTIONS:
+        for way in OF_CLIENTS:
             self._counted[way][stage.clients] = self.ledger.client_bits[way][stage.clients]
-        received = spent["down"] + spent["peer"]
-        seconds = self.clock.durations(stage.clients, self._steps, received, spent["up"])
+        seconds = self._seconds(stage.clients, self._steps, spent)
         arrivals = self.clock.arrivals(stage, seconds, now)
         used = self.clock.used(stage, arrivals, self._answered, now)
         end = self.clock.end(stage, arrivals, self._answered, now)
@@ -191,19 +202,28 @@ class StageTimer:
         return left, replace(upload, arrivals=arrivals[used]), end
 
     def afterwards(self, now: float) -> float:
-        """The time after everything was sent that the stages did not account for."""
+        """The time after everything was sent that the stages did not account for.
+
+        Edges talk to the server when their clients are done.
+        """
         if self.clock is None:
             return now
         spent = self._uncounted()
         self._counted = {way: bits.clone() for way, bits in self.ledger.client_bits.items()}
         everyone = torch.arange(self.ledger.clients)
+        nothing = torch.zeros_like(everyone)
+        above = spent["edge-cloud"] / self.clock.edge_cloud
+        return now + float(self._seconds(everyone, nothing, spent).max()) + float(above.max())
+
+    def _seconds(self, clients: Tensor, steps: Tensor, spent: dict[str, Tensor]) -> Tensor:
+        """Seconds that clients take for steps and bits by direction, shape (n,)."""
+        assert self.clock is not None, "there is one"
         received = spent["down"] + spent["peer"]
-        nothing = torch.zeros_like(received)
-        return now + float(self.clock.durations(everyone, nothing, received, spent["up"]).max())
+        return self.clock.durations(clients, steps, received, spent["up"], spent["client-edge"])
 
     def _uncounted(self) -> dict[str, Tensor]:
         """Bits of each client whose time is not yet accounted for, by direction."""
-        return {way: self.ledger.client_bits[way] - self._counted[way] for way in DIRECTIONS}
+        return {way: bits - self._counted[way] for way, bits in self.ledger.client_bits.items()}
 
 
 def select_uploads(upload: Upload, positions: Tensor) -> Upload:

@@ -22,6 +22,11 @@ BITS = 32
 """Size of a scalar."""
 Size = TypeVar("Size", int, Tensor)
 DIRECTIONS: tuple[Direction, ...] = ("down", "up", "peer")
+"""What every run has an entry of."""
+EDGES: tuple[Direction, ...] = ("client-edge", "edge-cloud")
+"""Where there are edge servers, both ways; a run without them has no entry of these."""
+OF_CLIENTS: tuple[Direction, ...] = (*DIRECTIONS, "client-edge")
+"""What clients send or receive; edges talk to the server."""
 
 
 @dataclass
@@ -31,7 +36,8 @@ class CommunicationLedger:
     Attributes:
         clients: N.
         bits: direction -> item -> bits since the start of the run.
-        client_bits: direction -> bits that each client sends or receives, shape (N,), int64.
+        client_bits: direction -> bits that each client (of "edge-cloud", each edge) sends or
+            receives, shape (N,), int64.
     """
 
     clients: int
@@ -43,6 +49,7 @@ class CommunicationLedger:
     def __post_init__(self) -> None:
         for direction in DIRECTIONS:
             self.bits.setdefault(direction, {})
+        for direction in (*DIRECTIONS, *EDGES):
             self.client_bits.setdefault(direction, torch.zeros(self.clients, dtype=torch.int64))
 
     @property
@@ -56,7 +63,7 @@ class CommunicationLedger:
     @property
     def per_client(self) -> dict[str, Tensor]:
         """Direction -> bytes that each client sends or receives, rounded up, shape (N,), int64."""
-        return {direction: in_bytes(bits) for direction, bits in self.client_bits.items()}
+        return {direction: in_bytes(self.client_bits[direction]) for direction in OF_CLIENTS}
 
     def open_round(self) -> None:
         """Start a new round: the clients hold no model of it yet."""
@@ -78,7 +85,7 @@ class CommunicationLedger:
         """Count scalars that clients send or receive; the arguments are those of `Context.send`.
 
         Raises:
-            UserError: an unknown direction, or not one number >= 0 per client.
+            UserError: an unknown direction or client, or not one number >= 0 per client.
         """
         refuse_unknown(direction)
         if isinstance(scalars, int):
@@ -87,9 +94,13 @@ class CommunicationLedger:
             raise UserError(
                 f"scalars: expected {len(clients)} numbers >= 0, one per client, got {scalars}"
             )
+        if not all(0 <= one < self.clients for one in clients.tolist()):
+            who = "edges" if direction == "edge-cloud" else "clients"
+            expected = f"numbers of {who} in 0..{self.clients - 1}"
+            raise UserError(f"{direction}: expected {expected}, got {clients.tolist()}")
         sizes = scalars.long() * bits
         self.client_bits[direction].index_add_(0, clients, sizes)
-        table = self.bits[direction]
+        table = self.bits.setdefault(direction, {})
         table[item] = table.get(item, 0) + int(sizes.sum())
 
     def sent(self, direction: Direction) -> frozenset[str]:
@@ -99,7 +110,7 @@ class CommunicationLedger:
             UserError: an unknown direction.
         """
         refuse_unknown(direction)
-        return frozenset(item for item, bits in self.bits[direction].items() if bits)
+        return frozenset(item for item, bits in self.bits.get(direction, {}).items() if bits)
 
     def send_models(self, clients: Tensor, models: Tensor, scalars: int | None = None) -> None:
         """Count complete models, shape (m, W), that each of some clients receives.
@@ -129,27 +140,30 @@ class CommunicationLedger:
             if width == whole[i]:  # only complete models count as received
                 received.extend(_sent_part(row, part)[None] for row in new)
             scalars.append(width * len(new))
-        self.send("down", stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
+        way: Direction = "down" if stage.edges is None else "client-edge"
+        self.send(way, stage.clients, "model", torch.tensor(scalars, dtype=torch.int64))
         for name, tensor in start.extras.items():
-            self.send("down", stage.clients, name, _sent_scalars(tensor))
+            self.send(way, stage.clients, name, _sent_scalars(tensor))
 
-    def upload(self, upload: Upload, start: Dispatched) -> None:
+    def upload(self, upload: Upload, start: Dispatched, stage: Stage | None = None) -> None:
         """Count what the acting clients send back: the extras, and the candidate they keep.
 
-        Candidates that belong to different rows of the bank are all sent.
+        Candidates that belong to different rows of the bank are all sent. Where the clients of the
+        stage have edges, it goes to these.
         """
+        way: Direction = "up" if stage is None or stage.edges is None else "client-edge"
         if upload.bits is None:
             models = 1 if upload.rows is None else upload.active.sum(dim=1)
-            self.send("up", upload.ids, "model", models * count_true(start.returned_mask))
+            self.send(way, upload.ids, "model", models * count_true(start.returned_mask))
         else:
             sizes = upload.bits.amax(dim=1) if upload.rows is None else upload.bits.sum(dim=1)
-            self.send("up", upload.ids, "model", sizes, bits=1)
+            self.send(way, upload.ids, "model", sizes, bits=1)
         for name, tensor in upload.extras.items():
-            self.send("up", upload.ids, name, _sent_scalars(tensor))
+            self.send(way, upload.ids, name, _sent_scalars(tensor))
 
-    def total(self, direction: Direction) -> int:
+    def total(self, direction: str) -> int:
         """Bytes since the start of the run."""
-        return sum(self.totals[direction].values())
+        return sum(self.totals.get(direction, {}).values())
 
 
 def refuse_unknown(direction: str) -> None:
@@ -158,8 +172,8 @@ def refuse_unknown(direction: str) -> None:
     Raises:
         UserError: names those that there are.
     """
-    if direction not in DIRECTIONS:
-        expected = ", ".join(DIRECTIONS)
+    if direction not in (*DIRECTIONS, *EDGES):
+        expected = ", ".join((*DIRECTIONS, *EDGES))
         raise UserError(f"direction: expected one of {expected}, got '{direction}'")
 
 

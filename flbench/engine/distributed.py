@@ -7,6 +7,7 @@ are exchanged, so that all processes hold the complete upload in ascending clien
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ class DistributedExecutor(Sequential):
         order = torch.tensor([position for own in assigned for position in own]).argsort()
         params = self.group.stack(part, assigned) if table is None else table
         busy = [share for share, own in zip(everyone, assigned, strict=True) if own]
-        known = [types for _, types, _ in busy]
+        known = [types for _, types, *_ in busy]
         extras = {}
         for name, (shape, dtype) in common_extras(known, stage, round_).items():
             own_extra = upload.extras.get(name, torch.empty(0, *shape, dtype=dtype))
@@ -79,16 +80,26 @@ class DistributedExecutor(Sequential):
             rows=start.rows,
             params=params.to(device),
             extras=extras,
-            kept=gathered([kept for _, _, kept in busy], order, stage, round_),
+            kept=gathered([kept for _, _, kept, _ in busy], order, stage, round_),
+            logged=in_order([logged for *_, logged in everyone], order),
             **{name: torch.cat([share[0][name] for share in everyone])[order] for name in FIELDS},
         )
 
 
-def small_fields(upload: Upload) -> tuple[Extras, dict[str, Kind], Extras]:
-    """A few numbers per client, the types of what they send, and what they keep."""
+def small_fields(
+    upload: Upload,
+) -> tuple[Extras, dict[str, Kind], Extras, Sequence[Mapping[str, float]]]:
+    """A few numbers per client, the types of what they send, what they keep, and what they log."""
     fields = {name: getattr(upload, name) for name in FIELDS}
     types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
-    return fields, types, {name: table.cpu() for name, table in upload.kept.items()}
+    kept = {name: table.cpu() for name, table in upload.kept.items()}
+    return fields, types, kept, upload.logged
+
+
+def in_order(logged: Sequence[Sequence[Mapping[str, float]]], order: Tensor) -> list[Any]:
+    """What the clients of all processes logged, in the clients' order."""
+    each = [one for part in logged for one in part]
+    return [each[i] for i in order.tolist()]
 
 
 def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int) -> Extras:

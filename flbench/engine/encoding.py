@@ -34,15 +34,18 @@ def encoded(
         parameters: P, the number of trainable scalars of a row.
 
     Raises:
-        PluginError: a coder fails, or it keeps something where clients train several candidates.
+        PluginError: a coder fails, it keeps something where clients train several candidates, or
+            what it adds to `extras` does not fit together.
     """
     if not coders:
         return upload, state
     params, bits = upload.params.clone(), torch.zeros(upload.active.shape, dtype=torch.int64)
-    extras = {name: table.clone() for name, table in upload.extras.items()}
+    extras: list[Extras] = []
+    samples = upload.samples.clone()
     kept: dict[str, Tensor] = {}
     device = params.device
     for i, client in enumerate(upload.ids.tolist()):
+        sent_beside: Extras = {name: table[i] for name, table in upload.extras.items()}
         returned = start.returned_mask[i].to(device, copy=True)
         own = client_entries(state, client)
         buffers = BITS * int(returned[parameters:].sum())
@@ -56,15 +59,16 @@ def encoded(
                 mask=returned,
                 extras={name: table[i] for name, table in upload.extras.items()},
                 memory=own,
+                samples=int(upload.samples[i]),
             )
             for coder in coders:
                 message = coder(message)
             sent = returned & message.mask
             row = torch.where(sent, message.params, first)
             params[i, candidate] = torch.where(returned, row, upload.params[i, candidate])
+            samples[i] = message.samples
             bits[i, candidate] = int(sent.sum()) * message.bits + message.overhead + buffers
-            for name, table in extras.items():
-                table[i] = message.extras[name]
+            sent_beside = message.extras
             for name, value in message.memory.items():
                 if value is not own[name]:
                     if upload.params.shape[1] > 1:
@@ -73,7 +77,44 @@ def encoded(
                             " several candidates"
                         )
                     kept.setdefault(name, state.memory[name].clone())[client] = value
-    return replace(upload, params=params, bits=bits, extras=extras), state.remember(kept)
+        extras.append(sent_beside)
+    known = {name: table.dtype for name, table in upload.extras.items()}
+    tables = {
+        name: table.to(device, known.get(name, table.dtype))
+        for name, table in stacked(extras, upload.ids.tolist()).items()
+    }
+    coded = replace(upload, params=params, samples=samples, bits=bits, extras=tables)
+    return coded, state.remember(kept)
+
+
+def stacked(extras: Sequence[Extras], clients: Sequence[int]) -> dict[str, Tensor]:
+    """What clients send beside their models: name -> (n, ...); NaN where one does not send it.
+
+    Raises:
+        PluginError: clients send tensors of different shapes, or only some of them one that cannot
+            hold NaN.
+    """
+    tables = {}
+    for name in sorted({name for one in extras for name in one}):
+        senders = [client for client, one in zip(clients, extras, strict=True) if name in one]
+        found = [one[name] for one in extras if name in one]
+        shapes = sorted({tuple(table.shape) for table in found})
+        if len(shapes) > 1:
+            raise PluginError(
+                f"encode: extra '{name}': expected one shape for all clients, got"
+                f" {' and '.join(map(str, shapes))}: fill up with NaN, which is not sent"
+            )
+        if len(found) < len(clients) and not found[0].is_floating_point():
+            silent = sorted(set(clients) - set(senders))
+            raise PluginError(
+                f"encode: extra '{name}': expected of all clients, client {silent[0]} does not send"
+                f" it: send floating-point numbers, of which NaN is not sent, got {found[0].dtype}"
+            )
+        table = torch.full((len(clients), *shapes[0]), torch.nan).to(found[0])
+        places = [place for place, client in enumerate(clients) if client in senders]
+        table[places] = torch.stack(found)
+        tables[name] = table
+    return tables
 
 
 def client_entries(state: State, client: int) -> Extras:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flbench.core.lightning_hooks import overrides
 from flbench.core.networks import has_forward_hooks
 from flbench.engine.cross_evaluation import (
     CHUNK,
@@ -24,7 +25,7 @@ from flbench.engine.cross_evaluation import (
     load,
     sums_of,
 )
-from flbench.engine.lane_hooks import attributes, overrides
+from flbench.engine.lane_hooks import attributes
 from flbench.engine.workspace import Workspace
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import SMALL, Pooled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from flbench.core.client import (
     module_phases,
 )
 from flbench.core.layout import trained_parameters
+from flbench.core.lightning_hooks import overrides
 from flbench.core.state import Schedule
 from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.lane_optimizer import CHANGED, has_initial_settings
@@ -30,7 +31,7 @@ from flbench.engine.lanes import Lanes, StageJob
 from flbench.engine.sequential import start_phase
 
 T = TypeVar("T")
-SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used"
+SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used", "_trainer"
 """Attributes of a ClientModule that executors set."""
 
 
@@ -38,9 +39,28 @@ class NotVectorisable(Exception):
     """The module does something for one client that lanes cannot share; the text says what."""
 
 
-def overrides(module: ClientModule, name: str) -> bool:
-    """Whether a module overrides an attribute of ClientModule."""
-    return name in vars(module) or getattr(type(module), name) is not getattr(ClientModule, name)
+class InLanes:
+    """Stands for the trainer of a module in lanes, which have no common epoch, step or log."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of a Trainer
+        if name.startswith("__"):  # what Python itself looks for
+            raise AttributeError(name)
+        what = {"barebones": "self.log"}.get(name, f"self.trainer.{name}")
+        raise NotVectorisable(f"it uses {what}, which is for one client at a time")
+
+
+IN_LANES = InLanes()
+
+
+@contextmanager
+def in_lanes(module: ClientModule) -> Iterator[None]:
+    """Let a module find out that it is in lanes."""
+    state = vars(module)
+    before, state["_trainer"] = state["_trainer"], IN_LANES
+    try:
+        yield
+    finally:
+        state["_trainer"] = before
 
 
 def attributes(module: ClientModule) -> dict[str, object]:

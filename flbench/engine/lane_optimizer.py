@@ -31,9 +31,15 @@ def not_shared(optimizer: Optimizer) -> str | None:
 
 
 def has_initial_settings(optimizer: Optimizer) -> bool:
-    """Whether the one parameter group of an optimiser has the settings that it was created with."""
+    """Whether the one parameter group of an optimiser has the settings that it was created with.
+
+    A learning rate that has a scheduler is none of them.
+    """
     group = optimizer.param_groups[0]
-    return all(group[name] == value for name, value in optimizer.defaults.items())
+    settings = dict(optimizer.defaults)
+    if "initial_lr" in group:
+        del settings["lr"]
+    return all(group[name] == value for name, value in settings.items())
 
 
 class LaneOptimizer:
@@ -90,6 +96,7 @@ class LaneOptimizer:
         gradients: dict[str, Tensor],
         made: int,
         shares: Sequence[slice] = (),
+        lr: float | None = None,
     ) -> None:
         """Update tensors in place.
 
@@ -102,9 +109,12 @@ class LaneOptimizer:
             gradients: of all tensors: name -> shape (G, ...).
             made: updates that these lanes have made.
             shares: the part of them that each run has, where there are several.
+            lr: learning rate of this step; None = that of the phase.
         """
         if not theta:
             return
+        if lr is not None:
+            self._rule["lr"] = lr
 
         def parts(tables: Tensors) -> Tensors:
             return [table[share] for table in tables for share in shares] if shares else tables
@@ -145,3 +155,33 @@ class LaneOptimizer:
         numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
         ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
         adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)
+
+
+@torch.no_grad()
+def clipped(
+    gradients: dict[str, Tensor], masks: dict[str, Tensor], most: float, shares: Sequence[slice]
+) -> dict[str, Tensor]:
+    """The gradients of lanes, each lane's of a norm of at most `most`.
+
+    Args:
+        gradients: name -> shape (G, ...).
+        masks: scalars that count, of tensors in which not all do, shape (G, ...) or (1, ...).
+        most: the largest norm.
+        shares: the part of the lanes that each run has, where there are several.
+    """
+    found: list[Tensor] = []
+    for share in shares or (slice(None),):
+        norms = []
+        for name, slope in gradients.items():
+            part = slope[share]
+            if name in masks:
+                mask = masks[name]
+                part = part * (mask if len(mask) == 1 else mask[share])
+            norms.append(torch.linalg.vector_norm(part.flatten(1), dim=1))
+        norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)
+        found.append((most / (norm + 1e-6)).clamp(max=1.0))
+    factors = torch.cat(found)
+    return {
+        name: slope * factors.view(-1, *[1] * (slope.dim() - 1))
+        for name, slope in gradients.items()
+    }

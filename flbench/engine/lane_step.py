@@ -42,6 +42,7 @@ from flbench.engine.lane_program import (
     same_objects,
 )
 from flbench.engine.lane_sharing import LaneCounts, call_for_runs
+from flbench.engine.local_trainer import loss_of
 from flbench.engine.workspace import Workspace
 
 CHANGES = 3
@@ -71,7 +72,7 @@ class Programs:
         attributes: what the hooks of each module had set when it gave that answer; by its number.
         changes: how often the answer was another one.
         fills: whether batches of a module may be filled up, by its number.
-        numbered: whether the step of a module may depend on its number in the phase, likewise.
+        numbered: whether the step of a module may depend on its number in the epoch, likewise.
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
@@ -141,6 +142,7 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.index: Any = 0
+        self.take = space.trainer.training_step
         self.reached: set[str] = set()
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
@@ -206,7 +208,7 @@ class LaneStep:
         return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
 
     def is_numbered(self, inputs: Callable[[], list[Tensor]]) -> bool:
-        """Whether it may depend on its number within the phase, or draws random numbers.
+        """Whether it may depend on its number within the epoch, or draws random numbers.
 
         Others serve lanes that have made unequal numbers of steps, by Python and recorded alike:
         which lanes share a call must not depend on what is recorded, as it decides the last bits,
@@ -246,7 +248,7 @@ class LaneStep:
             lanes: number of lanes, G.
             inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
                 clients received, and samples and labels of each batch, (G, b, ...).
-            index: number of the step within its phase; `Index()` if lanes have several.
+            index: number of the step within its epoch; `Index()` if lanes have several.
             shares: the part of the lanes that each run has, where several make a recorded step.
 
         Raises:
@@ -315,7 +317,10 @@ class LaneStep:
 
     def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
         """The loss of one batch and its terms."""
-        loss = self.module.training_step(batch, self.index)
+        output = self.take(batch, self.index)
+        loss = output if isinstance(output, Tensor) else loss_of(output)
+        if loss is None:
+            raise TypeError("training_step returned None for a batch")
         for term in self.terms:
             loss = loss + term(self.module)
         return loss

@@ -21,9 +21,9 @@ from flbench.core.state import Schedule
 from flbench.engine.batches import orders
 from flbench.engine.lane_group import Steps, Turn, turns
 from flbench.engine.lane_hooks import LaneHooks, NotVectorisable, attributes, same_phases
-from flbench.engine.lane_optimizer import LaneOptimizer
+from flbench.engine.lane_optimizer import LaneOptimizer, clipped
 from flbench.engine.lane_program import Index
-from flbench.engine.lane_step import NO_LABEL, LaneStep, Programs
+from flbench.engine.lane_step import NO_LABEL, LaneStep, Named, Programs
 from flbench.engine.lanes import (
     Frozen,
     Lanes,
@@ -34,7 +34,9 @@ from flbench.engine.lanes import (
     jobs_of,
     sent,
 )
-from flbench.engine.sequential import Outcome, both, local_settings, most_steps, scaled_rate
+from flbench.engine.optimizers import scaled_rate
+from flbench.engine.sequential import Outcome, both, local_settings, most_steps
+from flbench.errors import Undefined, text_of
 
 SCALARS = 2**28
 """Scalars that are trained at once; lanes beyond that are trained afterwards."""
@@ -253,6 +255,7 @@ class LaneTraining:
         plans = [plan_of(len(rows)) for rows in lanes.owned]
         most_of = cache(lambda samples: most_steps(self.schedule, phases, plan_of(samples)))
         most = [most_of(len(rows)) for rows in lanes.owned]
+        self.rates = self._rates([phase.epochs for phase in phases], plans, most)
         for number, phase in enumerate(phases):
             for hooks in self.hooks.values():
                 hooks.start_phase(phase, number)
@@ -269,6 +272,34 @@ class LaneTraining:
             )
             for lane, (steps_made, loss) in enumerate(numbers)
         ]
+
+    def _rates(
+        self, epochs: list[int], plans: list[list[Steps]], most: list[int]
+    ) -> list[list[float]] | None:
+        """The learning rate at each step of each lane; None = it is that of the phase.
+
+        Args:
+            epochs: of each phase.
+            plans: the steps of an epoch of each phase, for each lane.
+            most: steps that each lane makes.
+
+        Raises:
+            NotTogether: several runs have schedulers.
+            NotVectorisable: a scheduler changes more than the learning rate.
+        """
+        trainer = self.space.trainer
+        if not trainer.lr_scheduler_configs:
+            return None
+        if len(self.jobs) > 1:
+            raise NotTogether("their optimisers have schedulers")
+        rates_of = cache(partial(trainer.rates, tuple(epochs)))
+        try:
+            return [
+                rates_of(tuple(map(len, plan)), steps)
+                for plan, steps in zip(plans, most, strict=True)
+            ]
+        except Undefined as error:
+            raise NotVectorisable(text_of(error)) from error
 
     def _in_place(self, values: dict[StageJob, list[float]]) -> list[float]:
         """The numbers of each job's lanes, in the order of all lanes."""
@@ -296,6 +327,7 @@ class LaneTraining:
             steps,
             LaneOptimizer(space.optimizer, rate, lanes.theta),
             Frozen(both(phase.mask, lanes.mask, space.device), space.layout),
+            self.rates,
         )
         feeds = [
             orders(
@@ -365,6 +397,7 @@ class PhaseSteps:
         steps: that of each job.
         optimizer: updates the lanes.
         frozen: what it does not update.
+        rates: the learning rate at each step of each lane; None = it is that of the phase.
     """
 
     def __init__(
@@ -374,8 +407,9 @@ class PhaseSteps:
         steps: dict[StageJob, LaneStep],
         optimizer: LaneOptimizer,
         frozen: Frozen,
+        rates: list[list[float]] | None = None,
     ) -> None:
-        self.lanes, self.pool, self.steps = lanes, pool, steps
+        self.lanes, self.pool, self.steps, self.rates = lanes, pool, steps, rates
         self.optimizer, self.frozen = optimizer, frozen
         self.before = lanes.steps.copy()
         self.first = np.cumsum([0, *map(len, lanes.owned)])
@@ -406,14 +440,21 @@ class PhaseSteps:
         """
         turn = step.turn
         recorded = all([one.is_recorded(turn.sizes) for one in self.steps.values()])
-        if recorded and not self.optimizer.counts:
+        if recorded and not self.optimizer.counts and self.rates is None:
             return [step]
-        made = self._made(turn)
+        made = numbers = self._made(turn)
         jobs = [0 if recorded else self.job_numbers[lane] for lane in turn.lanes]
-        if not self._is_numbered(step, made, rows):
-            made = [0] * len(made)
-        parts = turn.parts(list(zip(jobs, made, strict=True)))
+        if self._is_numbered(step, made, rows):
+            numbers = turn.steps
+        else:
+            made = numbers = [0] * len(made)
+        rates = [self._rate(lane) for lane in turn.lanes]
+        parts = turn.parts(list(zip(jobs, made, numbers, rates, strict=True)))
         return [step] if len(parts) == 1 else [self._place(part, plan) for part in parts]
+
+    def _rate(self, lane: int) -> float | None:
+        """The learning rate of a lane's next step; None = that of the phase."""
+        return None if self.rates is None else self.rates[lane][self.lanes.steps[lane]]
 
     def _made(self, turn: Turn) -> list[int]:
         """How many steps each lane has made in the phase."""
@@ -422,7 +463,9 @@ class PhaseSteps:
 
     def _is_numbered(self, placed: Placed, made: list[int], rows: Indices) -> bool:
         """Whether lanes that have made unequal numbers of steps must make this one apart."""
-        if self.optimizer.counts or len(set(made)) == 1:
+        if self.optimizer.counts:
+            return True
+        if len(set(made)) == 1 and len(set(placed.turn.steps)) == 1:
             return True
 
         def inputs() -> list[Tensor]:
@@ -439,20 +482,26 @@ class PhaseSteps:
         """
         lanes, frozen, turn, group = self.lanes, self.frozen, placed.turn, placed.group
         step = self.steps[lanes.places[turn.lanes[0]][0]]
-        numbers = set(self._made(turn))
-        made = min(numbers)
+        made, numbers = min(self._made(turn)), set(turn.steps)
         inputs = self._inputs(placed, rows, step.reads(turn.sizes))
         theta = dict(zip(lanes.theta, inputs, strict=False))
         buffers = inputs[len(theta)]
         if lanes.generators:
             step.space.lane_randomness.generators = [lanes.generators[lane] for lane in turn.lanes]
         gradients, loss, buffers_after = step(
-            turn.sizes, len(group), inputs, Index() if len(numbers) > 1 else made, placed.shares
+            turn.sizes,
+            len(group),
+            inputs,
+            Index() if len(numbers) > 1 else min(numbers),
+            placed.shares,
         )
         trained = {name: theta[name] for name in gradients if name not in frozen.wholly}
         self._refuse_others(trained.keys())
         kept = {name: theta[name].clone() for name in frozen.parameters if name in trained}
-        self.optimizer.step(group, trained, gradients, made, placed.shares)
+        gradients = self._clipped(placed, {name: gradients[name] for name in trained})
+        self.optimizer.step(
+            group, trained, gradients, made, placed.shares, self._rate(turn.lanes[0])
+        )
         for name, values in kept.items():
             mask = frozen.parameters[name]
             mask = mask if len(mask) == 1 else group.take(mask)
@@ -467,6 +516,16 @@ class PhaseSteps:
             lanes.buffers[group.part] = buffers_after
         group.put(lanes.loss, group.take(lanes.loss).add_(loss))
         lanes.steps[group.numbers] += 1
+
+    def _clipped(self, placed: Placed, gradients: Named) -> Named:
+        """The gradients, clipped as the suite says."""
+        most = self.steps[self.lanes.places[placed.turn.lanes[0]][0]].module.local.clip_norm
+        if not most or not gradients:
+            return gradients
+        masks = self.frozen.parameters
+        group = placed.group
+        own = {name: m if len(m) == 1 else group.take(m) for name, m in masks.items()}
+        return clipped(gradients, own, most, placed.shares)
 
     def _inputs(self, placed: Placed, rows: Indices, reads: Set[int] | None) -> list[Tensor]:
         """What the step is computed from, see `LaneStep`; of what it does not read, any rows."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.optimizers import scaled_rate
 from flbench.engine.reusable_table import Tables
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
@@ -42,6 +44,7 @@ class Outcome:
     loss_start: float
     loss_end: float
     report: Report = field(default_factory=Report)
+    logged: dict[str, float] = field(default_factory=dict)
 
 
 ONE_VALUE = "Expected more than 1 value per channel"
@@ -171,53 +174,63 @@ class Sequential:
     ) -> Outcome:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
         space, pool = self.workspace, self.samples
-        module, fabric = space.module, space.fabric
-        name = pool.name(client)
+        module, name = space.module, pool.name(client)
         space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
         space.load(row)
         module.start, module.received = row, Received(received, TRAINING)
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         space.training_mode()
-        losses: list[Tensor] = []
-        with learning_rate(space, schedule, round_):
-            phases = work.phases(module, schedule.whole_epochs)
-            plans = [self.epoch_steps(len(rows), phase) for phase in phases]
-            left = most_steps(schedule, phases, plans)
-            for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
-                space.step.forget()
-                start_phase(module, phase, number)
-                trained = both(phase.mask, mask, space.device)
-                address = (round_, name, stage.label, number)
-                phase_steps = 0
-                for order in orders(len(rows), phase.epochs, self.seed, *address):
-                    shuffled = rows.index_select(0, torch.as_tensor(order)).to(space.device)
-                    x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
-                    for step in batches[: left - len(losses)]:
-                        parts = [(x[cut], y[cut]) for cut in step]
-                        batch = parts[0] if len(parts) == 1 else tuple(parts)
-                        before = None if trained is None else space.snapshot()
-                        with fabric.autocast():
-                            loss = module.training_step(batch, phase_steps)
-                            for term in work.terms:
-                                loss = loss + term(module)
-                        space.clear_gradients()
-                        fabric.backward(loss)
-                        space.step()
-                        if before is not None and trained is not None:
-                            space.restore_frozen(before, trained)
-                        losses.append(loss.detach())
-                        phase_steps += 1
+        with learning_rate(space, schedule, round_), space.trainer.client(work.terms):
+            self._train_phases(rows, stage, schedule, work, mask, (round_, name))
+            trainer = space.trainer
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
-            module.steps = len(losses)
+            module.steps = trainer.made
             report = self.report(rows, work)
-        self.refuse_lost_loss(len(losses), work)
+        self.refuse_lost_loss(trainer.made, work)
         return Outcome(
-            steps=len(losses),
-            loss=mean_in_order(losses),
+            steps=trainer.made,
+            loss=mean_in_order(trainer.losses),
             loss_start=loss_start,
             loss_end=at_end,
             report=report,
+            logged=trainer.logged(),
         )
+
+    def _train_phases(
+        self,
+        rows: Tensor,
+        stage: Stage,
+        schedule: Schedule,
+        work: LocalWork,
+        mask: Tensor | None,
+        address: tuple[int, int],
+    ) -> None:
+        """Train the model of the workspace through all phases.
+
+        Args:
+            rows: the client's rows of the pool.
+            stage: the stage.
+            schedule: how long and fast.
+            work: what the methods add.
+            mask: scalars that training changes, shape (W,), bool; None = all.
+            address: round, and name of the client.
+        """
+        space, pool, trainer = self.workspace, self.samples, self.workspace.trainer
+        phases = work.phases(space.module, schedule.whole_epochs)
+        plans = [self.epoch_steps(len(rows), phase) for phase in phases]
+        left = most_steps(schedule, phases, plans)
+        trainer.begin(sum(phase.epochs for phase in phases), left)
+        for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
+            trainer.begin_phase(both(phase.mask, mask, space.device), len(batches))
+            start_phase(space.module, phase, number)
+            where = (*address, stage.label, number)
+            for order in orders(len(rows), phase.epochs, self.seed, *where):
+                if not batches or trainer.made >= left or trainer.should_stop:
+                    break
+                shuffled = rows.index_select(0, torch.as_tensor(order)).to(space.device)
+                x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
+                trainer.epoch(batches_of(x, y, batches[: left - trainer.made]))
+        trainer.end()
 
     def planned_steps(self, stage: Stage) -> Tensor:
         """Optimiser steps of each client of a stage, shape (n,), int64, without own phases."""
@@ -347,9 +360,11 @@ def learning_rate(space: Workspace, schedule: Schedule, round_: int) -> Iterator
                 group["lr"] = rate
 
 
-def scaled_rate(rate: float, usual: float, now: float) -> float:
-    """A parameter group's learning rate, where that of the suite changes from `usual` to `now`."""
-    return now if rate == usual else rate * (now / usual)
+def batches_of(x: Tensor, y: Tensor, steps: Sequence[Sequence[slice]]) -> Iterator[Any]:
+    """The batch of each step, samples and labels; a tuple of them where a step takes several."""
+    for step in steps:
+        parts = [(x[cut], y[cut]) for cut in step]
+        yield parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def copy_idle(rows: Sequence[Tensor], start: Dispatched) -> None:
@@ -398,6 +413,7 @@ def stack_upload(
         chosen=torch.zeros(acting, dtype=torch.int64),
         extras={name: torch.stack([report.sent[name] for report in reports]) for name in names},
         kept=stack_kept([report.kept for report in reports], stage, round_),
+        logged=[outcome.logged for outcome in first],
     )
 
 

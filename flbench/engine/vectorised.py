@@ -26,7 +26,7 @@ from flbench.core.networks import is_linear
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine import lane_training
 from flbench.engine.cross_evaluation import TOGETHER
-from flbench.engine.lane_hooks import NotVectorisable
+from flbench.engine.lane_hooks import NotVectorisable, in_lanes
 from flbench.engine.lane_optimizer import not_shared
 from flbench.engine.lane_program import USES
 from flbench.engine.lane_step import OtherStep
@@ -99,7 +99,7 @@ class Vectorised(Sequential):
 
     def _known_reason(self) -> str | None:
         """Why clients of this module must be trained one by one; None = no reason is known."""
-        reason = not_shared(self.workspace.optimizer)
+        reason = self.workspace.trainer.not_in_lanes() or not_shared(self.workspace.optimizer)
         if reason is not None:
             return reason
         for child in self.workspace.module.modules():
@@ -183,6 +183,7 @@ def _train(jobs: Sequence[StageJob], pool: Pool | None = None) -> tuple[list[Upl
         copy_idle(job.rows, job.start)
     with no_draws(jobs[0].executor.workspace.device), ExitStack() as settings:
         for job in jobs:
+            settings.enter_context(in_lanes(job.executor.workspace.module))
             settings.enter_context(using_loss(job))
         pool = lane_training.train(jobs, pool)
     uploads = [

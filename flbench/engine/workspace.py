@@ -17,8 +17,9 @@ from flbench.core.file_memory import write
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
 from flbench.engine.lane_program import ProgramsByShape
+from flbench.engine.local_trainer import LocalTrainer
 from flbench.engine.optimizer_step import OptimizerStep
-from flbench.errors import FlbenchError, PluginError, in_one_line
+from flbench.errors import PluginError
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -29,34 +30,29 @@ class Workspace:
 
     Attributes:
         row: the flat tensor of which the module's tensors are views, shape (W,).
-        step: the optimiser's step.
+        trainer: lets the module make its steps.
+        optimizer: the one optimiser of a module that has no other, else the first.
+        step: its step.
         evaluates_together: whether several models are evaluated in one pass; None = not tried.
         evaluates_lanes: the same of models that have samples of their own each.
         lane_passes: makes these passes.
 
     Raises:
-        PluginError: `configure_optimizers` raises, or does not return one optimiser.
+        PluginError: the module overrides what is never called; see `LocalTrainer`.
+        Undefined: likewise.
     """
 
     def __init__(self, fabric: Fabric, module: ClientModule, layout: ParameterLayout) -> None:
         self.fabric = fabric
         self.layout = layout
         self.lane_randomness = replace_dropout(module)
-        try:
-            optimizer = module.configure_optimizers()
-        except (FlbenchError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # SystemExit as well
-            who = f"{module.provided_by}: configure_optimizers"
-            raise PluginError(f"{who} raised {in_one_line(error)}") from error
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            name = type(optimizer).__name__
-            raise PluginError(f"configure_optimizers returned {name}, expected one Optimizer")
-        fabric.setup(module, optimizer)
         self.module = module
+        self.trainer = LocalTrainer(self, module)
+        fabric.setup(module, *self.trainer.optimizers)
+        vars(module)["_fabric"] = None  # with one, Lightning's methods ignore the trainer
         module.layout = layout
-        self.optimizer = optimizer
-        self.step = OptimizerStep(optimizer)
+        self.optimizer = self.trainer.optimizers[0]
+        self.step = OptimizerStep(self.optimizer)
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
@@ -138,6 +134,15 @@ class Workspace:
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""
         self.load(torch.where(trained, self.snapshot(), before))
+
+    def by_parameter(self, mask: Tensor) -> dict[int, Tensor]:
+        """The parts of a mask, shape (W,), by the number (`id`) of their parameter."""
+        parameters = dict(self.module.named_parameters())
+        return {
+            id(parameters[slot.name]): mask[slot.start : slot.stop].view(slot.shape)
+            for slot in self.layout.slots
+            if slot.kind == "parameter"
+        }
 
     def training_mode(self) -> None:
         """Set the module and its parts to training mode."""

@@ -47,6 +47,11 @@ class ResultGroup:
         return "trains alone, nothing is exchanged" if self.baseline and alone else ""
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """What its hooks read of clients that no byte was counted for; older files say nothing."""
+        return tuple(sorted({what for one in self.results for what in one.reads or ()}))
+
+    @property
     def is_oracle(self) -> bool:
         """Whether it is the oracle: one plugin, which uses the true groups."""
         return len(self.plugins) == 1 and self.plugins[0].uses_true_groups

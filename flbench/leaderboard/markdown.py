@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from flbench.core.knowledge import SAMPLES
 from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
@@ -87,6 +88,11 @@ def ends_text(ends: tuple[float, float], seeds: int) -> str:
     return text if seeds > 1 else f"{text} (clients only)"
 
 
+def _interval(row: TableRow) -> str:
+    text = ends_text(row.interval, len(row.seeds))
+    return f"{text} (uneven seeds)" if row.uneven else text
+
+
 def _interval_of(label: str) -> Column:
     """The column of the interval of a metric that was asked for."""
 
@@ -101,6 +107,11 @@ def _interval_of(label: str) -> Column:
 
 def _epochs(row: TableRow) -> str:
     return number(row.epochs, 0) if row.counted or row.work is None else f"~{row.epochs:.0f}"
+
+
+def _reads(row: TableRow) -> str:
+    """What it reads without a byte, beside what every mean by samples reads."""
+    return ", ".join(what for what in row.reads if what != SAMPLES)
 
 
 def _printed(row: TableRow) -> str:
@@ -165,7 +176,7 @@ def columns(
         (True, ("method", True, lambda row: row.name)),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
-        (True, ("95 % interval", False, lambda row: ends_text(row.interval, len(row.seeds)))),
+        (True, ("95 % interval", False, _interval)),
         *of("accuracy"),
         *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
@@ -180,6 +191,7 @@ def columns(
         ),
         (any(row.epochs for row in rows), ("epochs", False, _epochs)),
         *of("cost"),
+        (any(map(_reads, rows)), ("reads", True, _reads)),
         *of("newcomers"),
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),

@@ -118,6 +118,7 @@ function* inside(table, grid, row, id) {
   for (const plugin of about.plugins ?? []) {
     const several = about.plugins.length > 1 ? ` of ${plugin.name}` : "";
     if (plugin.paper) entry(`paper${several}`, plugin.paper);
+    if (plugin.departs) entry(`departs from the paper${several}`, plugin.departs);
     entry(`package${several}`, plugin.package);
     if (plugin.source) entry(`code version${several}`, make("code", {}, plugin.source), " (hash of its source files)");
   }

@@ -41,8 +41,8 @@ def details(row: TableRow, results: str, audits: Mapping[str, Sequence[Audit]]) 
     Returns:
         `notes`: sentences. `folder`: of its files, below that of results. `params`: pairs of a
         name and a value. `plugins`: a dictionary for each, with `name`, `package`, `source`,
-        `paper`. `links`: pairs of a text and a target. `runs`: cells as `RUNS` names them.
-        `files`: the target of the file of each run. `audits`: cells as `AUDITS` names them.
+        `paper`, `departs`. `links`: pairs of a text and a target. `runs`: cells as `RUNS` names
+        them. `files`: the target of the file of each run. `audits`: cells as `AUDITS` names them.
         `curve`: pairs of a round and an accuracy.
     """
     found = {
@@ -78,6 +78,13 @@ def _notes(row: TableRow) -> list[str]:
         )
     if row.lacks:
         found.append(f"Other rows also have seeds {', '.join(map(str, row.lacks))}.")
+    if row.uneven:
+        found.append(
+            "Uneven seeds: some are far from the others, so that the interval holds the mean of"
+            " all seeds less often than it says."
+        )
+    if row.reads:
+        found.append(f"Reads of clients, at no byte: {', '.join(row.reads)}.")
     changed = {one.plugin for result in row.results for one in result.source_changes or ()}
     if changed:
         found.append(f"Changed within a run: {', '.join(sorted(changed))}.")
@@ -126,6 +133,7 @@ def _plugin(plugin: Plugin) -> dict[str, str]:
         "package": f"{plugin.distribution} {plugin.version}",
         "source": plugin.source,
         "paper": paper_of(plugin.name, plugin.distribution),
+        "departs": departs_of(plugin.name, plugin.distribution),
     }
     return {name: text for name, text in found.items() if text}
 
@@ -135,6 +143,13 @@ def paper_of(name: str, distribution: str) -> str:
     """The paper of an installed plugin, as its source gives it; "" where it is not known."""
     entry = installed_entry(name, distribution)
     return method_info(entry).source if entry else ""
+
+
+@cache
+def departs_of(name: str, distribution: str) -> str:
+    """In what an installed plugin is not its paper's; "" where it is, or nothing is known."""
+    entry = installed_entry(name, distribution)
+    return method_info(entry).departs if entry else ""
 
 
 def _run(row: TableRow, result: Result, file: str) -> list[str]:

@@ -22,6 +22,8 @@ Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
 POWER = 0.8
 MOST_SEEDS = 10_000
+LEAST, GAP, TIMES = 4, 0.05, 4
+"""Of `uneven`: seeds, accuracy, ranges."""
 DIGITS = 10
 """Decimals that count: what lies behind them is the noise of sums in another order."""
 
@@ -98,6 +100,25 @@ def estimate(values: Sequence[Floats]) -> Estimate:
         np.round(of_clients, DIGITS),
         freedom,
     )
+
+
+def uneven(means: Sequence[float]) -> bool:
+    """Whether seeds fall into two kinds, as where a method collapses on some of them.
+
+    So it is for `LEAST` seeds or more whose means, in order, have a gap of more than `GAP`, and of
+    more than `TIMES` the range on either side of it.
+
+    Example:
+        >>> uneven([0.9, 0.55, 0.89, 0.91]), uneven([0.9, 0.8, 0.85, 0.95])
+        (True, False)
+    """
+    ordered = np.sort(means)
+    if len(ordered) < LEAST:
+        return False
+    gaps = np.diff(ordered)
+    at = int(gaps.argmax())
+    ranges = ordered[at] - ordered[0], ordered[-1] - ordered[at + 1]
+    return bool(np.round(gaps[at], DIGITS) > np.round(max(GAP, TIMES * max(ranges)), DIGITS))
 
 
 def difference(row: Mapping[int, Floats], other: Mapping[int, Floats]) -> Estimate:

@@ -22,7 +22,7 @@ from flbench.leaderboard.grouping import (
     refuse_mixed,
     title_of,
 )
-from flbench.leaderboard.statistics import compare, letters, ranks
+from flbench.leaderboard.statistics import compare, letters, ranks, uneven
 from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.metrics import EPOCHS, Floats
 from flbench.results.files import read_results, read_skips
@@ -293,6 +293,11 @@ class TableRow(ResultGroup):
     last_audit: str = ""
     audited: frozenset[int] = frozenset()
     links: tuple[Link, ...] = ()
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some of its seeds are far from the others (`statistics.uneven`)."""
+        return uneven(self.accuracies)
 
     @property
     def default(self) -> bool:

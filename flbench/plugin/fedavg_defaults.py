@@ -20,6 +20,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.core.model_bank import row_of
 from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
 from flbench.toolbox.aggregation import member_mean
+from flbench.toolbox.personalisation import best_model, common_part
 
 
 @hookimpl
@@ -78,3 +79,14 @@ def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context
 def personalise(state: State, clients: Tensor) -> Personal:
     """Each client is judged by its home model."""
     return Personal(row=state.membership.home[clients])
+
+
+@hookimpl
+def join(state: State, clients: Tensor, ctx: Context) -> Personal:
+    """What all models have in common, if each is one client's; else the only or the best model."""
+    if ctx.row_per_client:
+        return Personal(params=common_part(state.models, clients, ctx))
+    home = state.membership.home[clients]
+    if (home < 0).any():
+        home = torch.where(home < 0, best_model(state.models, clients, ctx), home)
+    return Personal(row=home)

@@ -23,6 +23,7 @@ import torch
 from flbench.core import hookspecs
 from flbench.core.dataset import Indices, Partition
 from flbench.core.hookspecs import Audience
+from flbench.core.knowledge import noting
 from flbench.core.state import (
     Dispatched,
     Membership,
@@ -67,7 +68,8 @@ class HookCaller:
 
     `suite`, `methods` (in the order they were named) and `sinks` are names with instances; `warn`
     is called when a sink fails, when a plugin changes a process-wide setting, or when two methods
-    say what clients start from.
+    say what clients start from. `read` is what the hooks have read of clients that no byte was
+    counted for.
 
     Raises:
         PluginError: a plugin declares a hook, or an argument of one, that does not exist, or a
@@ -87,6 +89,7 @@ class HookCaller:
         self._settings: Snapshot = []
         self._trainer = "defaults"
         self._given: dict[str, object] = {}
+        self.read: set[str] = set()
         self._warn = functools.cache(warn)  # says each line once
         layers: list[tuple[str, Audience, Layer]] = [
             ("defaults", "method", ("defaults", fedavg_defaults)),
@@ -120,7 +123,8 @@ class HookCaller:
     def _call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - any hook's answer
         outer, self._given = self._given, arguments  # `ctx.train` calls hooks within a hook
         try:
-            return getattr(self._manager.hook, hook)(**arguments)
+            with noting(self.read):
+                return getattr(self._manager.hook, hook)(**arguments)
         except PluginError as error:
             raise validation.in_round(arguments.get("ctx"), str(error)) from error.__cause__
         finally:
@@ -294,7 +298,12 @@ class HookCaller:
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
         answer = self._call("personalise", state=state, clients=clients, ctx=ctx)
-        return validation.personalise(answer, state, clients, ctx)
+        return validation.personal("personalise", answer, state, clients, ctx)
+
+    def join(self, state: State, clients: Tensor, ctx: Context) -> Personal:
+        """The model of each newcomer."""
+        answer = self._call("join", state=state, clients=clients, ctx=ctx)
+        return validation.personal("join", answer, state, clients, ctx)
 
 
 def within_networks(start: Dispatched, who: str, stage: Stage, ctx: Context) -> Dispatched:

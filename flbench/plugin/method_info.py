@@ -1,13 +1,15 @@
 """Method info: what the source of a method says, read without importing it.
 
 A method's class may give its `paper`, `year` and `kind` (global, personalised or clustered) as
-constants. Its hooks, parameters and docstrings are read as well. `flbench list methods` and the
-documentation are made from this.
+constants. Its hooks, parameters and docstrings are read as well; what departs from the paper is a
+constant `departs`, or what follows "Departure:" or "Departures:" in a paragraph of the module's
+docstring. `flbench list methods`, the leaderboard and the documentation are made from this.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +33,8 @@ class Parameter:
 class MethodInfo:
     """What the source of a method says; "" and 0 where it says nothing.
 
-    `across_networks`: whether it runs where clients have different networks.
+    `across_networks`: whether it runs where clients have different networks. `departs`: in what it
+    is not its paper's.
     """
 
     name: str
@@ -45,6 +48,7 @@ class MethodInfo:
     text: str
     package: str
     across_networks: bool = False
+    departs: str = ""
 
     @property
     def source(self) -> str:
@@ -87,9 +91,10 @@ def _read(entry: Entry, path: Path | None, changed: int) -> MethodInfo:
                     parameters[item.target.id] = _parameter(item.target.id, item)
             elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
                 constants[item.targets[0].id] = _constant(item.value)
-    paper, year, kind, presets = (
-        constants.get(name) for name in ("paper", "year", "kind", "presets")
+    paper, year, kind, presets, departs = (
+        constants.get(name) for name in ("paper", "year", "kind", "presets", "departs")
     )
+    text = (ast.get_docstring(found) or "") if classes else ""
     return MethodInfo(
         name=entry.name,
         summary=summary_of(entry),
@@ -99,10 +104,22 @@ def _read(entry: Entry, path: Path | None, changed: int) -> MethodInfo:
         hooks=tuple(filter(None, hooks.values())),
         parameters=tuple(parameters.values()),
         presets=presets if isinstance(presets, dict) else {},
-        text=(ast.get_docstring(found) or "") if classes else "",
+        text=text,
         package=f"{entry.distribution} {entry.version}",
         across_networks=constants.get("across_networks") is True,
+        departs=departs if isinstance(departs, str) else departures(text),
     )
+
+
+def departures(text: str) -> str:
+    r"""What departs from the paper, as a documentation says it, on one line; "" = it says nothing.
+
+    Example:
+        >>> departures("An example.\n\nIt is fast. Departures: no mask;\none step.\n\nMore.")
+        'no mask; one step.'
+    """
+    found = re.findall(r"\bDepartures?: (.+?)(?=\n\s*\n|\Z)", text, flags=re.DOTALL)
+    return " ".join(" ".join(found).split())
 
 
 def _tree(path: Path | None) -> ast.Module:

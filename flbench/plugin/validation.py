@@ -264,6 +264,12 @@ def plan(answer: HookResult | None, ctx: Context) -> Sequence[Stage]:
             called.shape(stage.started, (len(ids),), "seconds at which each client was called")
             if not bool((stage.started >= 0).all()) or bool(stage.started.isinf().any()):
                 raise called.failure(f" expects seconds >= 0, got {stage.started.tolist()}")
+        if stage.edges is not None:
+            near = of_stage.part(": edges")
+            near.indices(stage.edges, (len(ids),), "the edge server of each client")
+            if bool(((stage.edges < 0) | (stage.edges >= ctx.clients)).any()):
+                expected = f"numbers of edges in 0..{ctx.clients - 1}"
+                raise near.failure(f" expects {expected}, got {stage.edges.tolist()}")
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         raise expect.failure(f": two stages of one round need different names, got {labels}")
@@ -435,6 +441,8 @@ def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message]
             raise expect.failure(f": bits is {coded.bits}, expected 1 bit or more per scalar")
         if coded.overhead < 0:
             raise expect.failure(f": overhead is {coded.overhead}, expected 0 bits or more")
+        if coded.samples < 1:
+            raise expect.failure(f": samples is {coded.samples}, expected 1 or more")
         for name, value in coded.memory.items():
             if name not in message.memory:
                 raise expect.failure(
@@ -493,9 +501,11 @@ def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:
     return value
 
 
-def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: Context) -> Personal:
+def personal(
+    hook: str, answer: HookResult | None, state: State, clients: Tensor, ctx: Context
+) -> Personal:
     """Either a row of the bank or a model per asked client; an adaptation of these clients."""
-    value, expect = answered("personalise", answer, Personal, ctx)
+    value, expect = answered(hook, answer, Personal, ctx)
     assert answer is not None, "checked by `answered`"
     if value.labels is not None:
         raise expect.failure(" gives `labels`, which only its `others` may have")
@@ -503,7 +513,7 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
         if name in ("validation", "fine_tuned"):
             raise expect.failure(f": others '{name}' is the name of another curve")
         tested = replace(other, labels=None)
-        personalise(HookResult(answer.plugin, tested), state, clients, ctx)
+        personal(hook, HookResult(answer.plugin, tested), state, clients, ctx)
     if (value.row is None) == (value.params is None):
         raise expect.failure(" must give either `row` or `params`")
     if value.params is not None:
@@ -511,11 +521,6 @@ def personalise(answer: HookResult | None, state: State, clients: Tensor, ctx: C
     if value.row is not None:
         expect.indices(value.row, (len(clients),), "one row per client")
         lost = clients[(value.row < 0) | (value.row >= len(state.models))]
-        if len(lost) and ctx.joining and answer.plugin == "defaults":
-            raise PluginError(
-                "the method has no rule for newcomers: answer `personalise` where ctx.joining is"
-                " true"
-            )
         if len(lost):
             raise expect.failure(f" names no row for clients {lost.tolist()[:5]}")
     if value.adaptation is not None:

@@ -37,6 +37,8 @@ FIELDS = Mark("fields", whole=False)
 FIELDS_AT_END = Mark("fields")
 EQUAL = Mark("equal", whole=False)
 """Equal on every machine, and known before the first round."""
+EQUAL_AT_END = Mark("equal")
+"""The same, but known of a complete run only."""
 CURVES = Mark("curves", whole=False)
 SUMMARY = Mark("summary")
 ANSWERS = Mark("sums", kind="clients")

@@ -43,6 +43,7 @@ from flbench.results.marks import (
     BYTES,
     CURVES,
     EQUAL,
+    EQUAL_AT_END,
     FIELDS,
     FIELDS_AT_END,
     GROUPS,
@@ -61,12 +62,14 @@ DIGESTED = 3
 """Files of this version or a later one have a digest."""
 YOUNGER = {
     2: frozenset({
-        "clients.labels", "curves.slowest_down", "curves.trained_epochs", "scores",
+        "clients.labels", "curves.slowest_down", "curves.trained_epochs", "reads", "scores",
         "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
         "summary.link_seconds", "summary.noise", "summary.purity",
         "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
     }),
-    3: frozenset({"curves.trained_epochs", "summary.trained_epochs", "suite_plugins"}),
+    3: frozenset({
+        "curves.trained_epochs", "reads", "summary.trained_epochs", "suite_plugins",
+    }),
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""
 VOLATILE = ("digest", "seconds", "energy", "environment")
@@ -413,6 +416,7 @@ class Result(_Stored):
     source_changes: Annotated[list[SourceChange] | None, NOT] = None
     suite_plugins: Annotated[list[Plugin] | None, FIELDS] = None
     bytes: Annotated[dict[Name, dict[Name, Count]], BYTES]
+    reads: Annotated[list[Name] | None, EQUAL_AT_END] = None
     notes: Annotated[list[Note], NOTES]
     warnings: Annotated[list[Text], REPORTED]
     seconds: Annotated[dict[Name, Number], NOT]
@@ -476,7 +480,7 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
-        for name in ("client_metrics", "energy", "source_changes", "suite_plugins"):
+        for name in ("client_metrics", "energy", "reads", "source_changes", "suite_plugins"):
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
         lines = {

@@ -29,11 +29,13 @@ class MethodStack:
         layers: names and plugins.
         described: what a result says of them.
         within_one_network: names of those that do not say that they run across networks.
+        row_per_client: whether one of them keeps a model per client.
     """
 
     layers: tuple[tuple[str, Any], ...]
     described: Method
     within_one_network: tuple[str, ...] = ()
+    row_per_client: bool = False
 
     @property
     def uses_true_groups(self) -> bool:
@@ -131,7 +133,7 @@ class LoadedMethod:
             raise BadParameter(
                 f"method '{self.text}': no result file could hold it: {problem_text(field, what)}"
             ) from None
-        return MethodStack(layers, described, _within_one_network(layers))
+        return MethodStack(layers, described, **_of_plugins(layers))
 
 
 def joined(suite: Suite, method: MethodStack) -> MethodStack:
@@ -155,7 +157,7 @@ def joined(suite: Suite, method: MethodStack) -> MethodStack:
         added.append((one.name, plugin.build(one.params, None)))
     layers = (*added, *method.layers)
     check_compatible(layers)
-    return replace(method, layers=layers, within_one_network=_within_one_network(layers))
+    return replace(method, layers=layers, **_of_plugins(layers))
 
 
 def plugins_of(suite: Suite) -> list[Plugin]:
@@ -164,9 +166,14 @@ def plugins_of(suite: Suite) -> list[Plugin]:
     return [_described(entry, load_entry(entry)) for entry in entries]
 
 
-def _within_one_network(layers: Sequence[tuple[str, object]]) -> tuple[str, ...]:
-    """Names of plugins that do not say that they run across networks."""
-    return tuple(name for name, one in layers if not getattr(one, "across_networks", False))
+def _of_plugins(layers: Sequence[tuple[str, object]]) -> dict[str, Any]:
+    """What a method has of what its plugins say about themselves, by field of `MethodStack`."""
+    return {
+        "within_one_network": tuple(
+            name for name, one in layers if not getattr(one, "across_networks", False)
+        ),
+        "row_per_client": any(getattr(one, "row_per_client", False) for _, one in layers),
+    }
 
 
 def load_method(text: str) -> LoadedMethod:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flbench.core.client import LocalWork
 from flbench.core.context import Context, Split
+from flbench.core.knowledge import note, noting
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
@@ -80,7 +81,7 @@ class RunContext(Context):
 
     Attributes:
         truth: gives the true groups; None where the method does not ask for them.
-        work: what the methods say about newcomers' training; None where nobody is joining.
+        work: what the methods say about newcomers' training; None but in `join`.
     """
 
     services: RunServices
@@ -104,14 +105,15 @@ class RunContext(Context):
         return (sums[..., 0] / sums[..., 2]).cpu()
 
     def train(self, models: Tensor, clients: Tensor, epochs: int | None = None) -> Tensor:
-        if not self.joining or self.work is None:
-            raise UserError("ctx.train serves newcomers: ask `ctx.joining` first")
+        if self.work is None:
+            raise UserError("ctx.train serves newcomers: call it in the hook `join`")
         starts = Dispatched.whole(models.expand(len(clients), self.layout.width))
         if self.networks is not None:
             starts = starts.within(self.layout.of_networks[self.networks[clients]])
         stage = Stage("join", clients, self.local.epochs if epochs is None else epochs)
         work = replace(self.work(stage, self), reports=())
-        return self.executor.fit(starts, stage, work, self.round).selected()
+        with noting(None):  # the core reads
+            return self.executor.fit(starts, stage, work, self.round).selected()
 
     def durations(
         self, stage: Stage, bits_down: int | None = None, bits_up: int | None = None
@@ -119,10 +121,14 @@ class RunContext(Context):
         clock = self.services.simulated_clock
         if clock is None:
             raise Undefined("the suite has no clock: set `clock.seconds_per_step`, `clock.up`, ...")
+        note("durations")
         whole = BITS * self.layout.width
         down, up = (whole if bits is None else bits for bits in (bits_down, bits_up))
         made = self.executor.planned_steps(stage)
         received, sent = torch.full_like(made, down), torch.full_like(made, up)
+        if stage.edges is not None:
+            nothing = torch.zeros_like(made)
+            return clock.durations(stage.clients, made, nothing, nothing, received + sent)
         return clock.durations(stage.clients, made, received, sent)
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:

@@ -40,8 +40,9 @@ PARTS: Mapping[str, str] = {
     "rounds": "run.rounds run.runner run.setup run.training",
     "suites": "suite",
     "traffic": "engine.communication engine.encoding",
-    "training": "core.client core.local_training engine.batches engine.batchnorm engine.dropout"
-    " engine.optimizer_step engine.sequential",
+    "training": "core.client core.lightning_hooks core.local_training engine.batches"
+    " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step engine.optimizers"
+    " engine.sequential",
 }
 """Part of the core -> its modules, and packages with all they hold; below `flbench`.
 
@@ -50,7 +51,8 @@ The names of parts are in checkpoints; where modules move, the right side alone 
 ASIDE = (
     "__init__ __main__ cli figures leaderboard papers sinks submission sweeps terminal testing"
     " errors core.conformance core.deferred_dynamo core.deferred_torchmetrics core.deferring"
-    " core.free_memory core.parameters engine.processes engine.processor plugin.field_types"
+    " core.free_memory core.knowledge core.parameters engine.processes engine.processor"
+    " plugin.field_types"
     " plugin.method_info plugin.registry plugin.source_inspection results.audits"
     " results.difference results.events results.export results.files results.hashed_fields"
     " results.marks results.plain_rows results.schema run.core_digest run.energy run.fork_server"

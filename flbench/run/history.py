@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -99,6 +99,8 @@ class History:
         source_changes: where the run was resumed with other code, libraries or options: the last
             round before, what has changed, and both hashes, versions or values.
         trained: local epochs of all clients so far; None = a checkpoint did not know.
+        reads: what hooks have read of clients that no byte was counted for, sorted; None = a
+            checkpoint did not know.
         executor, processor: by which the last round was computed; "" = none was, or a checkpoint
             did not know. Lanes of several processes say how many these are.
     """
@@ -113,6 +115,7 @@ class History:
     scores: KeptScores | None = None
     source_changes: list[dict[str, Any]] = field(default_factory=list)
     trained: float | None = 0.0
+    reads: list[str] | None = field(default_factory=list)
     executor: str = ""
     processor: str = ""
 
@@ -130,6 +133,11 @@ class History:
             self.chosen = evaluation
         if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
             self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
+
+    def add_reads(self, found: Collection[str]) -> None:
+        """Keep what hooks have read, if all that they read before is known."""
+        if self.reads is not None:
+            self.reads = sorted({*self.reads, *found})
 
     def add_scores(self, round_: int, scores: Scores | None) -> None:
         """Keep a score matrix, unless there is a larger one already or it is too large to keep."""
@@ -230,4 +238,4 @@ class History:
                 plain[name] = Evaluation(**plain[name])
                 found = plain[name].client_metrics.items()
                 plain[name].client_metrics = {label: ClientValues(*one) for label, one in found}
-        return cls(**{"trained": None, **plain})
+        return cls(**{"trained": None, "reads": None, **plain})

@@ -1,7 +1,7 @@
 """Newcomers: clients held out of training join after the last round, and are judged.
 
-Each gets its model through the `personalise` hook, by the method's own rule; then it may train a
-few local epochs. The state is frozen: nothing that happens here can change the main result.
+Each gets its model through the `join` hook, by the method's rule or the default; then it may train
+a few local epochs. The state is frozen: nothing that happens here can change the main result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flbench.run.rounds import Run, round_context
 def evaluate_newcomers(run: Run, state: State) -> Unseen | None:
     """Let the suite's newcomers join a finished run; None where there are none.
 
-    A method without a rule for them costs its run nothing but this: the reason becomes a warning.
+    A rule that fails costs its run nothing but this: the reason becomes a warning.
     """
     if run.newcomers is None:
         return None
@@ -48,14 +48,13 @@ def evaluate_newcomers(run: Run, state: State) -> Unseen | None:
 
 
 def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
-    """Ask `personalise` for them, judge, fine-tune, judge again."""
+    """Ask for their models, judge, fine-tune, judge again."""
     ctx, suite = round_context(run, run.suite.rounds), run.suite
     ids = torch.arange(ctx.clients, ctx.clients + len(guests))
     train = guests.visible.sizes("train")
     counts = label_counts(guests.visible, ctx.classes)
     ctx = replace(
         ctx,
-        joining=True,
         samples=torch.cat([ctx.samples, train]),
         label_counts=torch.cat([ctx.label_counts, counts]),
         truth=None if ctx.truth is None else lambda: all_groups(run, guests),
@@ -65,9 +64,10 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     run.services.own_buffers = state.memory.get(batchnorm.OWN)
     ctx = replace(ctx, work=partial(run.hooks.local_work, state))
     work = partial(run.hooks.local_work, state, ctx=ctx)
-    personal = run.hooks.personalise(state, ids, ctx)
+    personal = run.hooks.join(state, ids, ctx)
     personal = batchnorm.before_evaluation(suite.buffers, personal, state, ids, ctx.layout)
-    personal = replace(personal, others={})
+    adaptation = personal.adaptation and replace(personal.adaptation, kind="join")  # no terms
+    personal = replace(personal, adaptation=adaptation, others={})
     empty = torch.empty(0, dtype=torch.int64)
     lists = RowLists.of([*[empty] * ctx.clients, *guests.held_out.splits["test"]])
     device = run.executor.workspace.device

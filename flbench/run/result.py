@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from flbench.core.state import State
-from flbench.engine.communication import DIRECTIONS
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
 from flbench.errors import BadParameter
@@ -87,6 +86,7 @@ def build_result(
 ) -> Result:
     """The result of a finished run."""
     history, suite = run.history, job.suite
+    history.add_reads(run.hooks.read)  # newcomers were served after the last round
     groups = None if run.groups is None else run.groups.tolist()
     shown = history.shown(suite.headline)
     sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
@@ -127,7 +127,8 @@ def build_result(
         tuning=job.tuning,
         source_changes=[SourceChange(**change) for change in history.source_changes] or None,
         suite_plugins=plugins_of(suite) or None,
-        bytes={way: dict(run.ledger.totals[way]) for way in DIRECTIONS},
+        reads=history.reads,
+        bytes={way: dict(items) for way, items in run.ledger.totals.items()},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),
         seconds={part: round(spent, 3) for part, spent in run.services.seconds.items()},

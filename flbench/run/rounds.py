@@ -25,7 +25,7 @@ from flbench.core.types import Phase
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
-from flbench.engine.communication import DIRECTIONS, CommunicationLedger
+from flbench.engine.communication import CommunicationLedger
 from flbench.engine.encoding import encoded
 from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
@@ -133,6 +133,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             work = hooks.local_work(state, stage, ctx)
         with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
             upload = yield from trained(run, start, stage, work, ctx.round)
+            upload = logged_by_clients(run, stage, upload)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
@@ -142,7 +143,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             coders = hooks.encode(state, stage, upload, ctx)
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
-        run.ledger.upload(upload, start)
+        run.ledger.upload(upload, start, stage)
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
         if not len(upload.ids):
@@ -171,6 +172,25 @@ def trained(
     upload = yield training
     run.services.elsewhere += training.elsewhere()
     return upload
+
+
+def logged_by_clients(run: Run, stage: Stage, upload: Upload) -> Upload:
+    """The upload without what the clients' module logged, of which the means are noted.
+
+    A mean is weighted by the clients' samples, over those that logged the number. Its name begins
+    with that of the module's plugin; of a stage other than "train", its label follows.
+    """
+    sums: dict[str, tuple[float, int]] = {}
+    for own, samples in zip(upload.logged, upload.samples.tolist(), strict=False):
+        for name, value in own.items():
+            total, weight = sums.get(name, (0.0, 0))
+            sums[name] = total + value * samples, weight + samples
+    who = run.executor.workspace.module.provided_by
+    where = who if stage.label == "train" else f"{who}.{stage.label}"
+    for name, (total, weight) in sums.items():
+        mean = total / weight if weight else math.nan
+        run.services.notes[f"{where}.{name}"] = _short(mean) if math.isfinite(mean) else None
+    return replace(upload, logged=()) if upload.logged else upload
 
 
 def regroup(
@@ -219,13 +239,14 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
     if found is not None and chosen["selection_error"] is not None:
         metrics |= chosen
-    metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in DIRECTIONS}
+    metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in run.ledger.bits}
     metrics["slowest_down"] = float(run.ledger.slowest("down"))
     if run.services.simulated_clock is not None:
         metrics["simulated_seconds"] = state.seconds
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    run.history.add_reads(run.hooks.read)
     _tell_what_computes(run, state.round)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]

@@ -309,6 +309,7 @@ def first_context(
         services=services,
         truth=(lambda: groups) if spec.method.uses_true_groups else None,
         newcomers=0 if federation.newcomers is None else len(federation.newcomers),
+        row_per_client=spec.method.row_per_client,
         pools_data=spec.method.pools_data,
         names=samples.names,
         networks=draw_networks(spec.suite, spec.seed, samples.names or range(federation.clients)),

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.hookspecs import hookimpl
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.sinks.rows import Row, row_of
@@ -25,6 +24,9 @@ class CSV:
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Start the file; a resumed run keeps the rounds before it."""
+        from flbench.core import torchvision_compat as torchvision_compat  # lightning needs it
+
+        # isort: split
         from lightning.fabric.loggers.csv_logs import CSVLogger
 
         self._logger = None

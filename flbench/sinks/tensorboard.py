@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.hookspecs import hookimpl
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
@@ -36,6 +35,9 @@ class TensorBoard:
     @hookimpl
     def run_started(self, info: RunInfo) -> None:
         """Open an event file; a resumed run removes the rounds that it repeats."""
+        from flbench.core import torchvision_compat as torchvision_compat  # lightning needs it
+
+        # isort: split
         from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
         self._close("failed")

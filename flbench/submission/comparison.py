@@ -27,7 +27,7 @@ PARTS = {
     "suite": "settings", "dataset": "settings", "method": "settings", "seed": "settings",
     "fingerprint": "settings", "tuning": "settings", "suite_plugins": "settings",
     "clients": "clients", "client_metrics": "metrics of clients", "unseen": "unseen clients",
-    "membership": "groups", "bytes": "what was sent",
+    "membership": "groups", "bytes": "what was sent", "reads": "what was sent",
 }  # fmt: skip
 """The parts of fields in what a person reads; others have the name of the field."""
 CURVES = {"share": "accuracy by round", "bytes": "bytes by round", "loss": "loss by round"}

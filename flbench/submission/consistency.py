@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from flbench.client_metrics.torchmetrics_classes import checked_params, is_class
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import EPOCHS, GREY_LENET, TIME, WAYS, computed, flis_compat
+from flbench.metrics import EPOCHS, GREY_LENET, NEAR, TIME, WAYS, computed, flis_compat
 from flbench.plugin.registry import entries
 from flbench.results.difference import relative_distance
 from flbench.results.schema import SCHEMA, YOUNGER, Result, first_problem
@@ -177,14 +177,17 @@ def _numbers(result: Result) -> Iterator[str]:
         if round_ == shown and relative_distance(value, accuracy) > CLOSE:
             what = f"{_shown(accuracy)} expected in round {shown}, as in 'summary.accuracy_mean'"
             yield f"'curves.accuracy': {what}, got {_shown(value)}"
-    for way in WAYS:
-        total, last = sum(result.bytes.get(way, {}).values()), result.curves[f"bytes_{way}"][-1]
+    for way in {**dict.fromkeys(WAYS), **result.bytes}:
+        curve = result.curves.get(f"bytes_{way}", [None])
+        total, last = sum(result.bytes.get(way, {}).values()), curve[-1]
         if total != last:
             yield f"'bytes.{way}': {last} expected, the last of 'curves.bytes_{way}', got {total}"
-    moved = sum(sum(items.values()) for items in result.bytes.values())
+    of_clients = [items for way, items in result.bytes.items() if way in (*WAYS, *NEAR)]
+    moved = sum(sum(items.values()) for items in of_clients)
     at = sum(result.clients.bytes)
-    items = sum(map(len, result.bytes.values()))  # each of them is bits rounded up to whole bytes
-    if not -max(1, items) < at - moved < max(1, len(WAYS) * len(result.clients.bytes)):
+    items = sum(map(len, of_clients))  # each of them is bits rounded up to whole bytes
+    ways = max(len(WAYS), len(of_clients))
+    if not -max(1, items) < at - moved < max(1, ways * len(result.clients.bytes)):
         yield f"'clients.bytes': {moved} expected in all, as in 'bytes', got {at}"
 
 

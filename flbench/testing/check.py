@@ -270,9 +270,16 @@ class MethodUnderTest:
             observer=self.watch.observe, around_fit=self.watch.around_fit
         )
 
-    def run_with_newcomers(self, **options: Any) -> SmallRun:  # noqa: ANN401 - see `run`
-        """Run a new plugin with nine clients, of which three join after the last round."""
-        suite = self.suite(clients=9, unseen=0.34, unseen_epochs=1)
+    def run_with_newcomers(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        **options: Any,  # noqa: ANN401 - see `run`
+    ) -> SmallRun:
+        """Run a new plugin with nine clients, of which three join after the last round.
+
+        `changes` are further fields of the suite.
+        """
+        suite = self.suite(clients=9, unseen=0.34, unseen_epochs=1, **(changes or {}))
         return self.run(suite, self.dataset(108), **options)
 
     def failure(self, text: str) -> CheckFailed:

@@ -1,4 +1,4 @@
-"""Functions of methods with one model per client: the first models, and a newcomer's model."""
+"""The first models of methods with one per client, and what a newcomer can have of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flbench.core.state import Membership, Memory, Personal, Setup, State
+from flbench.core.model_bank import row_of
+from flbench.core.state import Membership, Memory, Setup
 
 if TYPE_CHECKING:
     from flbench.core.context import Context
@@ -41,12 +42,41 @@ def same_group(labels: Tensor) -> Tensor:
     return ((labels[:, None] == labels) & (labels >= 0) | alone).float()
 
 
-def initial_for_newcomers(state: State, clients: Tensor, ctx: Context, shared: Tensor) -> Personal:
-    """Models of newcomers: the initial weights, with the shared scalars of the model bank.
+def common_part(models: Tensor, clients: Tensor, ctx: Context) -> Tensor:
+    """What all models have in common, and each client's initial weights elsewhere, shape (n, W).
 
-    The ids of the newcomers are `clients`, shape (n,). The mask `shared`, shape (W,), bool, holds
-    the scalars that are equal in all rows of the bank.
+    So a newcomer gets what clients share, and nothing of what stays with one of them. Counters of
+    batches are the initial ones: clients that took as many steps share none.
+
+    Args:
+        models: one per client, shape (N, W).
+        clients: ids, shape (n,).
+        ctx: the run's context.
     """
+    first, common = row_of(models, 0), ctx.layout.common & ~ctx.layout.counters
+    common = common.to(first.device)
+    for row in models:
+        common &= row == first
     rows = ctx.initial_rows(clients).clone()
-    rows[:, shared] = state.models[0, shared]
-    return Personal(params=rows)
+    rows[:, common] = first[common]
+    return rows
+
+
+def best_model(models: Tensor, clients: Tensor, ctx: Context) -> Tensor:
+    """The row with the least loss on each client's validation samples, shape (n,), int64.
+
+    Where clients have different networks, only rows of the client's own are compared.
+
+    Args:
+        models: shape (K, W).
+        clients: ids, shape (n,).
+        ctx: the run's context.
+
+    Raises:
+        UserError: a client has no validation samples.
+    """
+    losses = ctx.evaluate(models, clients)
+    if ctx.networks is not None:
+        foreign = ctx.networks[clients, None] != ctx.layout.network_of(models)
+        losses = losses.masked_fill(foreign, torch.inf)
+    return losses.argmin(dim=1)

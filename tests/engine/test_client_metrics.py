@@ -105,14 +105,29 @@ def test_equal_scores_are_half_right_and_weights_count_samples() -> None:
     assert found["auroc:average=weighted"] == pytest.approx(np.average(areas, weights=[1, 2, 1]))
 
 
-def test_the_area_of_few_bins_by_hand() -> None:
-    """Edges at -15, 0 and 15: the .25 and the .4 of label 1 count as equal, so .9 alone is above.
-
-    Log-odds beyond 15 are in one bin, so 15.5 and 20 count as equal too.
-    """
-    assert valued(one("auroc:bins=4"), (THREE, LABELS))["auroc:bins=4"] == pytest.approx(0.75)
-    far = torch.tensor([[0.0, 15.5], [0.0, 20.0]])
-    assert valued(one("auroc"), (far, torch.tensor([0, 1])))["auroc"] == 0.5
+@pytest.mark.parametrize(
+    ("odds", "labels", "expected"),
+    [
+        ([0.08, 0.14], [0, 1], 1.0),  # however near they are
+        ([0.14, 0.08], [0, 1], 0.0),
+        ([0.1, 0.1], [0, 1], 0.5),
+        ([15.5, 20.0], [0, 1], 1.0),  # and however far out
+        ([40.0, 41.0], [0, 1], 1.0),  # where 1 - p is below the precision of p
+        ([-40.0, -39.0, 39.0, 40.0], [0, 1, 0, 1], 0.75),
+        # pairs of 1 against 0: 2 > 1, 2 = 2, 3 > 1, 3 > 2
+        ([1.0, 2.0, 2.0, 3.0], [0, 0, 1, 1], 3.5 / 4),
+        ([math.nan, math.nan], [0, 1], 0.5),
+        ([math.nan, 0.0], [0, 1], 0.5),  # lowest for both labels: right for 1, wrong for 0
+        ([-math.inf, 0.0], [0, 1], 1.0),
+    ],
+)
+def test_ranks_are_exact(odds: list[float], labels: list[int], expected: float) -> None:
+    """Of two labels; sample by sample, too. Both labels have the same area, as p_0 = 1 - p_1."""
+    logits = torch.tensor([[0.0, value] for value in odds])
+    y = torch.tensor(labels)
+    batches = zip(logits.split(1), y.split(1), strict=True)
+    assert valued(one("auroc"), (logits, y))["auroc"] == expected
+    assert valued(one("auroc"), *batches)["auroc"] == expected
 
 
 def test_confidence_one_half_and_nine_tenths_are_in_two_bins() -> None:
@@ -136,13 +151,15 @@ def test_the_area_is_that_of_scikit_learn() -> None:
     from sklearn.metrics import roc_auc_score
 
     draw = rng(0, "test")
-    logits = torch.tensor(draw.normal(size=(200, 4)) * 2, dtype=torch.float32)
+    logits = torch.tensor(draw.normal(size=(200, 4)) * 2, dtype=torch.float64)
     y = torch.tensor(draw.integers(4, size=200))
+    logits[100:] = logits[:100]  # each score twice, mostly with another label
     expected = roc_auc_score(y, logits.softmax(dim=1), multi_class="ovr")
     (found,) = valued(one("auroc", classes=4), (logits, y)).values()
-    assert found == pytest.approx(expected, abs=2e-3), "bins of .15 in log-odds"
-    (fine,) = valued(one("auroc:bins=100000", classes=4), (logits, y)).values()
-    assert fine == pytest.approx(expected, abs=1e-4)
+    assert found == pytest.approx(expected, abs=1e-12)
+    (weighted,) = valued(one("auroc:average=weighted", classes=4), (logits, y)).values()
+    expected = roc_auc_score(y, logits.softmax(dim=1), multi_class="ovr", average="weighted")
+    assert weighted == pytest.approx(expected, abs=1e-12)
 
 
 def outcome(*values: float | None, higher_is_better: bool | None = True) -> Outcome:
@@ -523,7 +540,7 @@ def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
         ("eec", UnknownName, "unknown metric 'eec'; did you mean 'ece'?"),
         ("ece:bin=3", UnknownName, "parameter of metric 'ece' 'bin'; did you mean 'bins'?"),
         ("ece:bins=x", BadParameter, "'bins' expects int, default 15; got 'x'"),
-        ("auroc:bins=3", BadParameter, "'bins'"),
+        ("ece:bins=0", BadParameter, "'bins'"),
         ("ece:15", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
         ("ece:name=x", BadParameter, "expected NAME:KEY=VALUE, as in top-k:k=3"),
     ],
@@ -557,7 +574,7 @@ def test_a_name_that_is_none_is_one_line(label: str, error: type[Exception], sai
         ("AUROC:thresholds=[0.1, 0.2]", BadParameter, "'thresholds' expects"),
         ("FBetaScore:beta=inf", BadParameter, "'beta' expects float"),
         ("FBetaScore:beta=nan", BadParameter, "'beta' expects float"),
-        ("auroc:bins=1000000000", BadParameter, "'bins'"),
+        ("top-k:k=1000000000", BadParameter, "'k'"),
         ("ece:bins=1000000000", BadParameter, "'bins'"),
     ],
 )

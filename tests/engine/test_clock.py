@@ -23,6 +23,7 @@ from flbench.engine.communication import CommunicationLedger
 from flbench.errors import BadParameter, UserError
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
+from flbench.submission.consistency import _numbers
 from flbench.suite import load_suite
 from flbench.testing.subprocesses import in_process_group
 from flbench_plugins.oracle import Oracle
@@ -696,3 +697,101 @@ def test_a_result_with_a_clock_is_read_and_timed_again(play_toy: Play) -> None:
 
 def test_toy_suites_take_a_clock() -> None:
     assert toy_suite(clock=HARD).hash() != toy_suite().hash()
+
+
+# --- edge servers between ------------------------------------------------------------------------
+
+EDGES = torch.tensor([0, 0, 0, 1, 1, 1])
+NEAR = {
+    "seconds_per_step": SPEEDS["seconds_per_step"],
+    "client_edge": BITS,
+    "edge_cloud": [BITS, BITS / 2],
+    "up": 1.0,
+    "down": 1.0,
+}
+"""A model takes a second between client and edge, and one or two between edge and server."""
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Two edges; in even rounds both send their model to the server and get one back."""
+
+    @fl.hookimpl
+    def setup(self, ctx: fl.Context) -> fl.Setup:
+        return fl.Setup(models=ctx.initial.repeat(2, 1), membership=fl.Membership(EDGES))
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> list[fl.Stage]:
+        return [fl.Stage("train", ctx.everybody, 2, edges=EDGES)]
+
+    @fl.hookimpl(wrapper=True)
+    def aggregate(self, ctx: fl.Context) -> Any:
+        models = yield
+        if ctx.round % 2:
+            return models
+        ctx.send("edge-cloud", torch.arange(2), "model", 2 * WIDTH)
+        return replace(models, rows=models.rows.mean(dim=0).expand(2, -1).clone())
+
+
+def test_edges_have_links_of_their_own(play_toy: Play) -> None:
+    """A round takes 24 seconds of steps and 2 of models; the slower edge takes 4 more."""
+    played, watch = watched(play_toy, ("hierarchy", Hierarchy()), clock=NEAR, rounds=2)
+    assert watch.times == [26.0, 52.0]
+    assert played.state.seconds == 56.0
+    near, above = 4 * 2 * 2 * CLIENTS * WIDTH, 4 * 2 * 2 * WIDTH
+    result = played.result
+    assert result.bytes == {
+        "down": {}, "up": {}, "peer": {},
+        "client-edge": {"model": near}, "edge-cloud": {"model": above},
+    }  # fmt: skip
+    assert result.curves["bytes_client-edge"] == [near / 2, near]
+    assert result.curves["bytes_edge-cloud"] == [None, above], "nothing crossed in round 1"
+    assert sum(result.clients.bytes) == near, "what edges send is no client's"
+    assert result.summary["mb_per_client"] == pytest.approx(near / CLIENTS / 1e6)
+    assert list(_numbers(result)) == []
+
+
+def test_how_long_clients_of_edges_take_is_known_in_advance(play_toy: Play) -> None:
+    seen: list[list[float]] = []
+
+    @dataclass(frozen=True)
+    class Asks(Hierarchy):
+        @fl.hookimpl
+        def plan(self, ctx: fl.Context) -> list[fl.Stage]:
+            stage = fl.Stage("train", ctx.everybody, 2, edges=EDGES)
+            seen.append(ctx.durations(stage).tolist())
+            return [stage]
+
+    _, watch = watched(play_toy, ("asks", Asks()), clock=NEAR, rounds=1)
+    assert seen == [[4.0 * (i + 1) + 2 for i in range(CLIENTS)]]
+    assert watch.uploads[0].arrivals.tolist() == seen[0]
+
+
+def test_a_run_with_edges_is_resumed(play_toy: Play, tmp_path: Path) -> None:
+    whole, _ = watched(play_toy, ("hierarchy", Hierarchy()), clock=NEAR, rounds=4)
+    again = resumed(whole, tmp_path, after=2)
+    assert again.stable == whole.stable
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        ([0, 1], "stage 'train': edges returned shape (2,), expected (6,)"),
+        ([0, 1, 2, 3, 4, 6], "stage 'train': edges expects numbers of edges in 0..5, got [0, 1"),
+    ],
+)
+def test_edges_that_do_not_fit_are_refused(edges: list[int], said: str, play_toy: Play) -> None:
+    def plan(self: object, ctx: fl.Context) -> list[fl.Stage]:
+        return [fl.Stage("train", ctx.everybody, 1, edges=torch.tensor(edges))]
+
+    assert said in refused(play_toy, bad(plan=plan))
+
+
+def test_a_suite_without_edges_has_the_hash_that_it_had() -> None:
+    """The two speeds are younger than its files."""
+    suite = load_suite("slow-clients")
+    assert suite.clock is not None
+    assert not {"client_edge", "edge_cloud"} & suite.settings()["clock"].keys()
+    near = toy_suite(clock={"client_edge": 5.0})
+    assert near.settings()["clock"]["client_edge"] == 5.0
+    assert "edge_cloud" not in near.settings()["clock"]

@@ -216,6 +216,7 @@ WRONG: dict[str, tuple[Callable[[Message], Any], str]] = {
     "mask": (lambda m: replace(m, mask=m.mask.long()), "expected bool"),
     "bits": (lambda m: replace(m, bits=0), "expected 1 bit or more"),
     "overhead": (lambda m: replace(m, overhead=-1), "expected 0 bits or more"),
+    "samples": (lambda m: replace(m, samples=0), "expected 1 or more"),
     "memory": (lambda m: replace(m, memory={"x.y": m.params}), "memory 'x.y' was not declared"),
     "raises": (lambda m: 1 / 0, "raised ZeroDivisionError"),
 }  # fmt: skip
@@ -230,6 +231,16 @@ def test_a_wrong_message_is_one_line(play_toy: Play, name: str) -> None:
     assert text in str(caught.value)
 
 
+def test_the_server_is_told_a_number_of_samples() -> None:
+    """Three and five; the next coder, and the server, hear one more."""
+    made = replace(upload([[[1.0] * 3], [[2.0] * 3]]), samples=torch.tensor([3, 5]))
+    more = [lambda message: replace(message, samples=message.samples + 1)] * 2
+    coded, _ = encoded(made, start([True] * 3, 2), more, state(), 3)
+    assert coded.samples.tolist() == [5, 7]
+    assert made.samples.tolist() == [3, 5]
+    assert torch.equal(coded.params, made.params)
+
+
 def test_memory_and_several_candidates_do_not_go_together() -> None:
     def keep(message: Message) -> Message:
         return replace(message, memory={"x.rest": message.memory["x.rest"] + 1})
@@ -238,3 +249,56 @@ def test_memory_and_several_candidates_do_not_go_together() -> None:
     made = upload([[[1.0] * 3, [2.0] * 3]])
     with pytest.raises(PluginError, match="several candidates"):
         encoded(made, start([True] * 3, 1, 2), [keep], before, 3)
+
+
+# --- what coders add to the extras ---------------------------------------------------------------
+
+
+def adding(**of_client: Any) -> Coder:
+    """Adds an extra "norm" to the messages of clients that are named `c0`, `c1`."""
+
+    def coder(message: Message) -> Message:
+        value = of_client.get(f"c{message.client}")
+        extras = message.extras if value is None else {**message.extras, "norm": value}
+        return replace(message, extras=extras)
+
+    return coder
+
+
+def test_an_extra_that_a_coder_adds_arrives_and_is_counted() -> None:
+    given = replace(upload([[[1, 2, 3]], [[4, 5, 6]]]), extras={"n": torch.tensor([[1.0], [2.0]])})
+    coder = adding(c0=torch.tensor([7.0, 8.0]), c1=torch.tensor([9.0, torch.nan]))
+    coded, _ = encoded(given, start([True] * 3), [coder], state(), 3)
+    assert coded.extras["n"].tolist() == [[1.0], [2.0]]
+    assert coded.extras["norm"][0].tolist() == [7.0, 8.0]
+    ledger = CommunicationLedger(2)
+    ledger.upload(coded, start([True] * 3))
+    assert ledger.bits["up"] == {"model": 2 * 96, "n": 64, "norm": 3 * 32}
+
+
+def test_who_adds_no_extra_sends_none() -> None:
+    given = upload([[[1, 2, 3]], [[4, 5, 6]]])
+    coded, _ = encoded(given, start([True] * 3), [adding(c1=torch.tensor([9.0]))], state(), 3)
+    assert coded.extras["norm"].isnan().tolist() == [[True], [False]]
+    ledger = CommunicationLedger(2)
+    ledger.upload(coded, start([True] * 3))
+    assert ledger.bits["up"]["norm"] == 32
+
+
+@pytest.mark.parametrize(
+    ("of_client", "said"),
+    [
+        (
+            {"c0": torch.zeros(2), "c1": torch.zeros(3)},
+            r"extra 'norm': expected one shape for all clients, got \(2,\) and \(3,\): fill up",
+        ),
+        (
+            {"c1": torch.tensor([1])},
+            "extra 'norm': expected of all clients, client 0 does not send it: .* got torch.int64",
+        ),
+    ],
+)
+def test_extras_that_make_no_table_are_refused(of_client: dict[str, Any], said: str) -> None:
+    given = upload([[[1, 2, 3]], [[4, 5, 6]]])
+    with pytest.raises(PluginError, match=said):
+        encoded(given, start([True] * 3), [adding(**of_client)], state(), 3)

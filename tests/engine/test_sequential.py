@@ -355,7 +355,7 @@ def test_a_module_has_one_optimiser(play_toy: Play) -> None:
             return [super().configure_optimizers()] * 2
 
     plugin = modules(lambda net, ctx: Two(net, ctx.local))
-    with pytest.raises(PluginError, match="configure_optimizers returned list, expected one Optim"):
+    with pytest.raises(PluginError, match="returned 2 optimisers, expected one"):
         play_toy(composition(("two", plugin)))
 
 

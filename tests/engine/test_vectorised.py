@@ -401,13 +401,10 @@ class BuffersLast(ClientModule):
 
 
 class DrawsFirst(ClientModule):
-    """Scales its loss by a number that it draws."""
+    """Draws a number before its first step."""
 
     def on_phase_start(self, number: int) -> None:
-        self.received["scale"].copy_(torch.rand(()))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * self.received["scale"]
+        torch.rand(())
 
 
 class DrawsLast(ClientModule):

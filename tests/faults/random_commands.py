@@ -58,6 +58,7 @@ SUITE: dict[str, list[str]] = {
     "local.optimizer": ["adam"],
     "local.lr_decay": ["0.9"],
     "local.drop_last": ["true"],
+    "local.clip_norm": ["0.5"],
     "clock.dropout": ["0.3", "0.9"],
     "clock.absent": ["0.5"],
     "clock.deadline": ["1.0", "20.0"],

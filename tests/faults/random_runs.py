@@ -128,6 +128,7 @@ LOCAL: dict[str, list[Any]] = {
     "weight_decay": [0.0, 0.0, 0.01],
     "drop_last": [False, False, True],
     "lr_decay": [1.0, 1.0, 0.9],
+    "clip_norm": [0.0, 0.0, 0.5],
 }
 RAISED = ("Error:", " raised ", "Traceback")
 """What a line has that speaks of an error of Python."""

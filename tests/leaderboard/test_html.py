@@ -199,6 +199,7 @@ def test_a_row_opens_to_runs_files_code_paper_and_audits(tmp_path: Path) -> None
     assert plugin["package"] == "flbench 1.0"
     assert plugin["source"] == "0ld"
     assert "Sattler" in plugin["paper"]
+    assert plugin["departs"].startswith("uniform means by default")
     assert [dict(zip(AUDITS, one, strict=True)) for one in about["audits"]] == [
         {
             "seed": "0", "date": "2026-01-02", "outcome": "differs: curves", "rounds": "3",
@@ -258,6 +259,22 @@ def test_a_run_says_on_which_processor_it_was(
     results = [one.model_copy(update={"environment": known}) for one in row.results]
     about = details(replace(row, results=tuple(results)), "results", {})
     assert {run[RUNS.index("machine")] for run in about["runs"]} == {machine}
+
+
+def test_rows_whose_seeds_are_uneven_are_marked(found: list[Table]) -> None:
+    (table,) = [one for one in found if len(one.rows) == 4]
+    row = table.main[0]
+    seeds = [
+        made(row.results[0], accuracy, row.method, seed=at)
+        for at, accuracy in enumerate((0.9, 0.5, 0.91, 0.9))
+    ]
+    cell = next(of for heading, _, of in columns([row]) if heading == "95 % interval")
+    for count, marked in ((3, False), (4, True)):
+        one = replace(row, results=tuple(seeds[:count]), files=row.files[:1] * count)
+        assert one.uneven is marked
+        assert cell(one).endswith(" (uneven seeds)") is marked
+        notes = details(one, "results", {}).get("notes", [])
+        assert any(note.startswith("Uneven seeds") for note in notes) is marked
 
 
 def test_the_page_and_the_markdown_pages_have_the_same_tables(found: list[Table]) -> None:

@@ -14,6 +14,7 @@ from flbench.leaderboard.build import board
 from flbench.leaderboard.grouping import mean_std, rows_of, signed
 from flbench.leaderboard.markdown import anchor, columns, escaped
 from flbench.leaderboard.pages import index, overview, page_of, suite_page
+from flbench.leaderboard.row_details import details
 from flbench.leaderboard.table import tables as tables_of
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning
@@ -546,3 +547,24 @@ def test_suites_that_would_share_a_page_are_refused(tmp_path: Path) -> None:
     write(tmp_path, one, other)
     with pytest.raises(UserError, match=r"two suites would share the page a-b\.md, one of them"):
         board(tmp_path, tmp_path / "out", draw=False)
+
+
+def test_what_a_method_reads_at_no_byte_is_a_column_of_those_that_say_so(tmp_path: Path) -> None:
+    """Numbers of samples are in the details alone; of a file that does not say nothing is shown."""
+    samples = "numbers of samples"
+    told = {"eager": ["label counts", "losses", samples], "usual": [samples], "older": None}
+    ordered = zip(told, (0.8, 0.7, 0.6), strict=True)
+    found = [made(accuracy, method=name) for name, accuracy in ordered]
+    for one in found:
+        write(tmp_path / "new", one.model_copy(update={"reads": told[one.method.name]}))
+    cells = [row["reads"] for row in only_table(tmp_path / "new")]
+    assert cells == ["label counts, losses", "-", "-"]
+    (table,) = tables_of(tmp_path / "new")
+    notes = [details(row, "", {}).get("notes") for row in table.rows]
+    assert notes == [
+        ["Reads of clients, at no byte: label counts, losses, numbers of samples."],
+        ["Reads of clients, at no byte: numbers of samples."],
+        None,
+    ]
+    write(tmp_path / "old", *found)
+    assert "reads" not in only_table(tmp_path / "old")[0]

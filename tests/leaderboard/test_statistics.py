@@ -23,6 +23,7 @@ from flbench.leaderboard.statistics import (
     letters,
     ranks,
     seeds_needed,
+    uneven,
 )
 
 CALM = settings(max_examples=25, deadline=None)
@@ -34,6 +35,37 @@ def rows_of(*tables: list[list[float]]) -> list[dict[int, np.ndarray]]:
         {seed: np.array(clients, dtype=float) for seed, clients in enumerate(table)}
         for table in tables
     ]
+
+
+# --- seeds of two kinds ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("means", "found"),
+    [
+        ([0.9, 0.55, 0.89, 0.91], True),  # a gap of .34, a range of .02
+        ([0.9, 0.55, 0.53, 0.91], True),  # two and two
+        ([0.3, 0.85, 0.31, 0.3], True),  # one that is better
+        ([0.9, 0.55, 0.91], False),  # three seeds can be so by chance
+        ([0.9, 0.8, 0.84, 0.96], False),  # spread evenly
+        ([0.9, 0.86, 0.9, 0.9], False),  # a gap of .04
+        ([0.9, 0.85, 0.9, 0.9], False),  # a gap of .05 is not more
+        ([0.80, 0.61, 0.85, 0.80], False),  # .19 is less than four times .05
+        ([0.80, 0.59, 0.85, 0.80], True),
+        ([0.9] * 4, False),
+    ],
+)
+def test_seeds_of_two_kinds_are_seen(means: list[float], found: bool) -> None:
+    assert uneven(means) is found
+    assert uneven(means[::-1]) is found
+
+
+@CALM
+@given(st.lists(st.floats(0.0, 0.5), min_size=1, max_size=8), st.floats(-0.2, 0.4))
+def test_uneven_is_a_matter_of_distances(means: list[float], shift: float) -> None:
+    means = [round(mean, 4) for mean in means]
+    assert uneven(means) == uneven([round(mean + round(shift, 4), 4) for mean in means])
+    assert not uneven([mean / 10 for mean in means]), "no gap above .05"
 
 
 # --- the interval -------------------------------------------------------------------------------

@@ -25,11 +25,10 @@ from toy import (
     install,
     python,
     refused,
-    toy_dataset,
     toy_suite,
 )
 
-from flbench import ClientModule, UserError, hookimpl, one_model_per_client
+from flbench import ClientModule, UserError, hookimpl
 from flbench.datasets import status
 from flbench.errors import BadParameter, Diverged, PluginError, in_one_line, text_of
 from flbench.federation.loading import load_dataset
@@ -806,18 +805,6 @@ def test_a_plugin_that_keeps_something_on_itself_is_refused(play_toy: Play) -> N
     assert said == (
         "round 1: bad.aggregate: cannot assign to field 'seen': a plugin keeps nothing; declare a"
         " memory in `setup`"
-    )
-
-
-def test_a_method_without_a_rule_for_newcomers_has_a_warning(play_toy: Play) -> None:
-    def setup(self: Any, ctx: Any) -> Any:
-        return one_model_per_client(ctx)
-
-    played = play_toy(bad(setup=setup), clients=9, unseen=0.34, dataset=toy_dataset(samples=108))
-    assert played.result.unseen is None
-    assert played.said[-1] == (
-        "unseen clients are not reported: the method has no rule for newcomers: answer"
-        " `personalise` where ctx.joining is true"
     )
 
 

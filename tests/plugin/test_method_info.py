@@ -20,7 +20,7 @@ from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import declared
-from flbench.plugin.method_info import MethodInfo, Parameter, method_info, method_infos
+from flbench.plugin.method_info import MethodInfo, Parameter, departures, method_info, method_infos
 from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 
 METHODS = {
@@ -124,6 +124,17 @@ def test_an_ablation_inherits_what_it_does_not_change(ablation: str, whole: str)
         assert getattr(one, name) == getattr(other, name)
     assert set(other.hooks) <= set(one.hooks)
     assert [p.name for p in one.parameters] == [p.name for p in other.parameters]
+
+
+def test_what_departs_is_said_once() -> None:
+    """A paragraph of the documentation, or a constant of the class."""
+    info = method_info(METHODS["fedasync"])
+    assert info.departs == "every client trains all the time."
+    assert method_info(METHODS["fedavg"]).departs == ""
+    assert departures("A.\n\nDepartures: one;\n    two.\n\nMore.\n\nDeparture: three.") == (
+        "one; two. three."
+    )
+    assert departures("It departs. Departed: no.") == ""
 
 
 # --- strangers --------------------------------------------------------------------------------
@@ -283,7 +294,7 @@ def test_the_list_of_methods_shows_kind_paper_and_hooks(typed: Typed) -> None:
     summary = "FedAvg within the true groups: an upper bound, never ranked."
     assert lines[place].endswith(f"  {summary}  [{method_info(METHODS['oracle']).package}]")
     assert lines[place + 1].strip() == (
-        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, personalise"
+        "clustered; Rokvic, Danassis, Faltings, IJCNN 2025; hooks: setup, cluster, join"
     )
     assert any(line.endswith("AISTATS 2017; hooks: none") for line in lines)
     whole = typed("list")[1]
@@ -330,7 +341,7 @@ def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch)
 def test_the_table_of_methods_is_markdown() -> None:
     out = page(method_infos())
     row = "| `oracle` | FedAvg within the true groups: an upper bound, never ranked. | clustered |"
-    assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, personalise |" in out
+    assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, join |" in out
     assert "It is a variant of [dc-pfl](#dc-pfl); the description is there." in out
     assert out.count("```text") == out.count("\n```\n") < len(METHODS)
     for line in out.splitlines():

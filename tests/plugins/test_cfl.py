@@ -322,7 +322,7 @@ def test_a_newcomer_walks_down_the_tree(play_toy: Play) -> None:
     rule, found = CFL(**ALWAYS), []
 
     def look(state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
-        row, memory = rule.personalise(state, clients, ctx).row, state.memory
+        row, memory = rule.join(state, clients, ctx).row, state.memory
         for place, client in enumerate(clients):
             node = 0
             for split, (group, child) in enumerate(memory["cfl.splits"].tolist()):

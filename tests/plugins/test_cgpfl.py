@@ -90,24 +90,22 @@ def test_clients_have_theta_and_strangers_the_largest_context() -> None:
     ctx, rule = Small(), create("cgpfl", contexts=3)
     theta = torch.tensor([[7.0, 7.0], [torch.nan] * 2, [torch.nan] * 2])
     state = at(rule, ctx, [[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]], [0, -1, 2])
-    found = rule.personalise(state.remember({MEMORY: theta}), ctx.everybody, ctx)
+    found = rule.personalise(state.remember({MEMORY: theta}), ctx.everybody)
     assert found.params.tolist() == [[7, 7], [0, 0], [2, 0]], "contexts 0 and 2 are as large"
     assert found.others["global"].row.tolist() == [0, 0, 2]
     state = at(rule, ctx, [[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]], [2, -1, 2])
-    assert rule.personalise(state, torch.tensor([1]), ctx).params.tolist() == [[2, 0]]
+    assert rule.personalise(state, torch.tensor([1])).params.tolist() == [[2, 0]]
 
 
 def test_a_newcomer_has_the_model_nearest_to_its_own() -> None:
     class Door(Small):
-        joining = True
-
         def train(self, start: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
             assert start is self.initial
             return torch.tensor([[1.0, 3.0], [1.0, 1.0]])
 
     ctx, rule = Door(), create("cgpfl", contexts=2)
     state = at(rule, ctx, [[0.0, 0.0], [1.0, 4.0]], [0, 1, 1])
-    assert rule.personalise(state, torch.arange(3, 5), ctx).row.tolist() == [1, 0]
+    assert rule.join(state, torch.arange(3, 5), ctx).row.tolist() == [1, 0]
 
 
 @pytest.mark.slow

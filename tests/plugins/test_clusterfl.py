@@ -317,10 +317,8 @@ def test_the_nearest_centre_by_hand() -> None:
     f = hard_indicator(torch.tensor([0, 0, 1]), 2).float()
     bank = torch.tensor([[0.0, 10], [2, 10], [5, -4]])  # one parameter and one buffer each
     state = fl.State(3, bank, fl.Membership(torch.arange(5)), {"clusterfl.f": f})
-    ctx = SimpleNamespace(
-        joining=True, layout=SimpleNamespace(parameters=1), initial="w", train=train
-    )
-    found = ClusterFL().personalise(state, torch.tensor([3, 4]), ctx)
+    ctx = SimpleNamespace(layout=SimpleNamespace(parameters=1), initial="w", train=train)
+    found = ClusterFL().join(state, torch.tensor([3, 4]), ctx)
     torch.testing.assert_close(found.params, torch.tensor([[1.0, 10], [5, -4]]))
     assert [(told[0][0], told[0][1].tolist(), told[0][2])] == [("w", [3, 4], None)]
 
@@ -332,12 +330,11 @@ def test_the_nearest_centre_of_an_affinity_by_hand() -> None:
     state = fl.State(3, bank, fl.Membership(torch.arange(3)), {"clusterfl.f": f})
     moved = torch.tensor([[2.9], [3.9], [8.0]])
     ctx: Any = SimpleNamespace(
-        joining=True,
         layout=SimpleNamespace(parameters=1),
         initial=None,
         train=lambda initial, clients: moved,
     )
-    found = ClusterFL(clusterer="affinity").personalise(state, torch.tensor([3, 4, 5]), ctx)
+    found = ClusterFL(clusterer="affinity").join(state, torch.tensor([3, 4, 5]), ctx)
     assert found is not None
     torch.testing.assert_close(found.params, torch.tensor([[3.0], [22 / 6], [9.0]]))
 
@@ -350,10 +347,9 @@ def test_a_newcomer_trains_once_and_takes_the_nearest_centre(play_toy: Play, set
     @dataclass(frozen=True)
     class Ask:
         @fl.hookimpl
-        def personalise(self, state: Any, clients: Any, ctx: fl.Context) -> None:
-            if ctx.joining:
-                given = ClusterFL(**settings).personalise(state, clients, ctx).params
-                told.append((given, ctx.train(ctx.initial, clients)))
+        def join(self, state: Any, clients: Any, ctx: fl.Context) -> None:
+            given = ClusterFL(**settings).join(state, clients, ctx).params
+            told.append((given, ctx.train(ctx.initial, clients)))
 
     method = composition(("clusterfl", ClusterFL(**settings)), ("ask", Ask()))
     played = play_toy(method, **UNSEEN, **SERVER)

@@ -323,13 +323,12 @@ def test_newcomers_join_the_group_they_train_like(play_toy: Play) -> None:
         rule: DCPFL
 
         @fl.hookimpl
-        def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
+        def join(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
             train_ = RunContext.train
             with patch.object(RunContext, "train", autospec=True, side_effect=train_) as train:
-                answer = self.rule.personalise(state, clients, ctx)
-            if ctx.joining:
-                starts = train.call_args.args[1]
-                kept.extend([answer.params, starts, ctx.train(starts, clients)])
+                answer = self.rule.join(state, clients, ctx)
+            starts = train.call_args.args[1]
+            kept.extend([answer.params, starts, ctx.train(starts, clients)])
             return answer
 
     changes = {"clients": 9, "unseen": 0.34, "unseen_epochs": 1, "rounds": 4}

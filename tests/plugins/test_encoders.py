@@ -59,6 +59,17 @@ def test_one_scalar_of_top_k_has_a_place_too() -> None:
     assert (int(sent.mask.sum()), sent.overhead) == (1, 2)
 
 
+def test_a_probe_is_coded_too_and_top_k_forgets_its_rest() -> None:
+    probe = replace(STAGE, kind="probe")
+    rest = {"top-k.rest": torch.tensor([0.0, 9.0, 0.0, 0.0])}
+    one = message([1.0, 0.0, 3.0, 0.0], memory=rest)
+    sent = create("top-k", share=0.5).encode(probe)(one)
+    assert sent.mask.tolist() == [True, False, True, False]
+    assert sent.memory is one.memory
+    quantised = create("qsgd", levels=2).encode(probe, Drawn(0.7, 0.5))(message([3.0, -4.0]))
+    assert quantised.update.tolist() == [2.5, -5.0]
+
+
 def test_scalars_that_top_k_may_not_send_keep_their_rest() -> None:
     one = message([1.0, 3.0, 9.0], memory={"top-k.rest": torch.tensor([0.0, 0.0, 5.0])})
     sent = create("top-k", share=0.5).sparse(replace(one, mask=torch.tensor([True, True, False])))
@@ -71,8 +82,32 @@ def test_dp_fedavg_by_hand() -> None:
     one = create("dp-fedavg", clip=1.0, noise=0.2)
     sent = one.encode(STAGE, Drawn(1.0, -1.0))(message([3.0, 4.0]))
     assert sent.update.tolist() == pytest.approx([0.7, 0.7])
+    assert sent.samples == 1, "the server makes a uniform mean"
     short = create("dp-fedavg", clip=10.0, noise=0.0).encode(STAGE, Drawn(0, 0))
     assert short(message([3.0, 4.0])).update.tolist() == [3.0, 4.0]
+
+
+def test_capped_weights_have_a_fixed_denominator() -> None:
+    """Samples 10, 20, 40, 80 and a cap of 40: a = 1/4, 1/2, 1, 1; W = 2.75; n = N = 4, so q = 1.
+
+    Client 1 has (3, 4), clipped (.6, .8), times 1/2, plus .1 of noise (1, -1), times N / W.
+    The mean of n messages is sum d / (q W), with noise of deviation .1 sqrt(4) / 2.75 = z S / q W.
+    """
+    one = create("dp-fedavg", clip=1.0, noise=0.2, weights="capped", cap=40)
+    ctx = Drawn(1.0, -1.0)
+    ctx.samples = torch.tensor([10, 20, 40, 80])  # type: ignore[attr-defined]
+    sent = one.encode(STAGE, ctx)(replace(message([3.0, 4.0]), client=1, samples=20))
+    assert sent.update.tolist() == pytest.approx([0.4 * 4 / 2.75, 0.3 * 4 / 2.75])
+    assert sent.samples == 1
+    ctx.numbers = ctx.numbers[:1]
+    everybody = replace(one, noise=0.0).encode(STAGE, ctx)
+    total = sum(everybody(replace(message([1.0]), client=i)).update.item() for i in range(4))
+    assert total / 4 == pytest.approx(1.0), "equal updates of norm S: their mean is their sum / qW"
+
+
+def test_by_samples_dp_fedavg_leaves_the_number_of_samples() -> None:
+    one = create("dp-fedavg", noise=0.0, weights="samples").encode(STAGE, Drawn(0.0))
+    assert one(replace(message([0.5]), samples=7)).samples == 7
 
 
 def test_attackers_that_are_named_are_not_judged(play_toy: Play) -> None:

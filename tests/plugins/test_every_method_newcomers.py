@@ -182,20 +182,20 @@ def test_newcomers_have_the_statistics_that_the_policy_says(
     assert sum(unseen.test) > 0
 
 
-# --- who has no rule ---------------------------------------------------------------------------
+# --- whose rule fails --------------------------------------------------------------------------
 
 
-def without_rule(answer: Callable[..., object] | None) -> Any:
-    """A method with two rows, and perhaps its own answer for newcomers."""
+def with_rule(answer: Callable[..., object] | None) -> Any:
+    """A method with two rows, and its own answer for newcomers, or the default."""
 
     def setup(self: Any, ctx: fl.Context) -> fl.Setup:
         memory = {"bad.rows": fl.Memory(ctx.everybody % 2, "client")}
         return fl.Setup(ctx.initial.repeat(2, 1), fl.Membership(ctx.everybody % 2), memory)
 
-    def personalise(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
-        return answer(state, clients, ctx) if ctx.joining else None
+    def join(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
+        return None if answer is None else answer(state, clients, ctx)
 
-    return bad(setup=setup) if answer is None else bad(setup=setup, personalise=personalise)
+    return bad(setup=setup, join=join)
 
 
 def raises(error: Exception) -> Callable[..., object]:
@@ -206,29 +206,25 @@ def raises(error: Exception) -> Callable[..., object]:
 
 
 WITHOUT: dict[str, tuple[Callable[..., object] | None, str]] = {
-    "no answer": (None, "the method has no rule for newcomers: answer `personalise` where"),
     "a memory that does not know them": (
         lambda state, clients, ctx: fl.Personal(row=state.memory["bad.rows"][clients]),
-        "bad.personalise raised IndexError",
+        "bad.join raised IndexError",
     ),
     "too few rows": (
         lambda state, clients, ctx: fl.Personal(params=state.models),
-        "bad.personalise returned shape (2, 28), expected (3, 28)",
+        "bad.join returned shape (2, 28), expected (3, 28)",
     ),
-    "a refusal": (raises(fl.UserError("nobody joins")), "bad.personalise: nobody joins"),
+    "a refusal": (raises(fl.UserError("nobody joins")), "bad.join: nobody joins"),
     "undefined": (raises(fl.Undefined("nobody joins")), "bad: nobody joins"),
-    "no validation samples": (
-        lambda state, clients, ctx: fl.Personal(row=ctx.evaluate(state.models, clients).argmin(1)),
-        "a client has no validation samples",
-    ),
+    "no validation samples": (None, "defaults.join: a client has no validation samples"),
 }
 
 
 @pytest.mark.parametrize("case", WITHOUT)
-def test_a_method_without_a_rule_for_them_costs_only_a_warning(case: str, play_toy: Play) -> None:
+def test_a_rule_that_fails_costs_only_a_warning(case: str, play_toy: Play) -> None:
     answer, reason = WITHOUT[case]
     validation = 0.0 if case == "no validation samples" else 0.2
-    played = play_toy(without_rule(answer), validation_fraction=validation, **JOIN)
+    played = play_toy(with_rule(answer), validation_fraction=validation, **JOIN)
     moved, samples = json.dumps(played.run.ledger.totals), played.run.executor.samples
     result = played.result
     assert result.unseen is None
@@ -245,13 +241,12 @@ def test_a_method_without_a_rule_for_them_costs_only_a_warning(case: str, play_t
 def test_what_joining_sends_is_not_the_trainings_and_what_it_warns_of_is_kept(
     play_toy: Play,
 ) -> None:
-    def personalise(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
-        if ctx.joining:
-            ctx.send("down", clients, "welcome", 1000)
-            ctx.send_models(clients, state.models)
-            ctx.warn("they are here")
+    def join(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        ctx.send("down", clients, "welcome", 1000)
+        ctx.send_models(clients, state.models)
+        ctx.warn("they are here")
 
-    played = play_toy(bad(personalise=personalise), **JOIN)
+    played = play_toy(bad(join=join), **JOIN)
     plain = play_toy("fedavg", **JOIN)
     assert played.result.warnings == ["they are here"]
     assert played.result.bytes == plain.result.bytes

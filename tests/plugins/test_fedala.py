@@ -23,7 +23,6 @@ class Logits:
 
     round, clients, layout = 5, 2, THREE
     local = fl.LocalTraining(batch_size=10)
-    joining = False
 
     def __init__(self) -> None:
         self.passes = 0
@@ -55,7 +54,10 @@ def test_a_step_of_the_weights_by_hand() -> None:
 
 
 def test_the_start_by_hand() -> None:
-    """Only the head is mixed: .25 of 8 and .75 of 4; who has no own model starts from w."""
+    """Only the head is mixed: .25 of 8 and .75 of 4; who has no own model starts from w.
+
+    Clients are tested with what they would start from.
+    """
     memory = {
         LOCAL: torch.tensor([[1.0, 2.0, 4.0], [torch.nan] * 3]),
         WEIGHTS: torch.tensor([[0.25], [torch.nan]]),
@@ -65,7 +67,8 @@ def test_the_start_by_hand() -> None:
     rule: Any = create("fedala")
     assert rule.dispatch(state, TRAIN, ctx).params[:, 0].tolist() == [[8, 8, 5], [8, 8, 8]]
     found = rule.personalise(state, torch.arange(2), ctx)
-    assert found.params.tolist() == [[1, 2, 4], [8, 8, 8]]
+    assert found.params.tolist() == [[8, 8, 5], [8, 8, 8]]
+    assert found.others["local"].params.tolist() == [[1, 2, 4], [8, 8, 8]]
 
 
 def test_the_first_use_goes_on_until_losses_settle() -> None:
@@ -76,7 +79,8 @@ def test_the_first_use_goes_on_until_losses_settle() -> None:
     assert not rule.settled([2.0] * 6 + [3.1] * 5)
     assert rule.settled([0.0, 9.0] * (MOST // 2))
     common, own, ctx = torch.zeros(3), torch.tensor([3.0, -3.0, 0.0]), Logits()
-    first: Any = create("fedala", layers=2, eta=0.1)
+    assert create("fedala").threshold == 0.1  # type: ignore[attr-defined]
+    first: Any = create("fedala", layers=2, eta=0.1, threshold=0.01)
     found = first.learned(common, own, torch.full((3,), torch.nan), 0, ctx)
     assert 11 <= ctx.passes < MOST
     assert found[0] == 0.0, "its own logit of the only label is the better one"

@@ -117,7 +117,7 @@ def test_newcomers_fit_their_mixture_weights(play_toy: Play) -> None:
     def look(state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
         rule = create("fedem")
         assert rule.dispatch(state, TRAIN).client_memory["pi"].shape == (2, 3)
-        return rule.personalise(state, clients, ctx).extras["pi"]
+        return rule.join(state, clients, ctx).extras["pi"]
 
     layers = (("fedem", create("fedem")), ("door", Door(look, found)))
     played = play_toy(composition(*layers), **NEWCOMERS)

@@ -230,7 +230,7 @@ def test_fomo_gives_a_newcomer_the_model_its_validation_likes_best(play_toy: Pla
     rule, found = FedFomo(), []
 
     def look(state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
-        row = rule.personalise(state, clients, ctx).row
+        row = rule.join(state, clients, ctx).row
         for place, client in enumerate(clients.tolist()):
             x, y = ctx.client_data(client, "validation")
             logits = ctx.logits(state.models, x)

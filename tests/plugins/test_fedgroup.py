@@ -116,7 +116,7 @@ def test_whoever_was_not_met_is_evaluated_with_w() -> None:
     rule = FedGroup(m=2)
     ctx, state = begun(rule)
     state = met(rule, ctx, state, [[3, 0], [0, 1]], (0, 1), GROUPS)
-    found = rule.personalise(state, ctx.everybody, ctx)
+    found = rule.personalise(state, ctx.everybody)
     assert found.params is not None
     assert found.params.tolist() == [[4, 2], [1, 3], [1, 2]]
 
@@ -145,7 +145,7 @@ def test_one_group_without_pre_training_is_fedavg(play_toy: Play) -> None:
 @pytest.mark.slow
 def test_newcomers_find_their_group(play_toy: Play) -> None:
     rule, found = FedGroup(m=2), list[Any]()
-    door = Door(lambda *asked: rule.personalise(*asked).row, found)
+    door = Door(lambda *asked: rule.join(*asked).row, found)
     method = composition(("fedgroup", rule), ("door", door))
     played = play_toy(method, rounds=1, **NEWCOMERS)
     home, groups = played.state.membership.home, played.run.groups

@@ -127,8 +127,7 @@ def test_evaluation_by_hand() -> None:
     mixed = FedSoft(sigma=0.01, start="centres").personalise(state, ctx.everybody, ctx).params
     expected = torch.tensor([[0.25, 0], [0.01 / 1.01, 0], [1 / 1.01, 0]])
     torch.testing.assert_close(mixed, expected)
-    ctx.joining = True  # type: ignore[misc]
-    newcomer = rule.personalise(state, torch.tensor([3]), ctx).params
+    newcomer = rule.join(state, torch.tensor([3]), ctx).params
     torch.testing.assert_close(newcomer, torch.tensor([[0.5, 0]]))
 
 

@@ -94,9 +94,9 @@ def test_fesem_judges_strangers_by_the_largest_centre() -> None:
         ([2, 2, -1], [2] * 3),
     ):
         state = settled(rule, ctx, [[0.0, 0.0]] * 3, home)
-        assert rule.personalise(state, ctx.everybody, ctx).row.tolist() == expected
+        assert rule.personalise(state, ctx.everybody).row.tolist() == expected
     state = settled(rule, ctx, [[0.0, 0.0]] * 3, [1, 0, 2])
-    assert rule.personalise(state, torch.tensor([2]), ctx).row.tolist() == [2]
+    assert rule.personalise(state, torch.tensor([2])).row.tolist() == [2]
 
 
 def test_fesem_may_look_at_the_head_alone(play_toy: Play) -> None:
@@ -310,7 +310,7 @@ def test_a_newcomer_trains_once_and_joins_the_nearest_centre(play_toy: Play, fea
     rule, found = FeSEM(k=2, feature=feature), []
 
     def look(state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> Any:
-        row = rule.personalise(state, clients, ctx).row
+        row = rule.join(state, clients, ctx).row
         used = ctx.layout.head if feature == "head" else ctx.layout.all_mask
         for place, client in enumerate(clients):
             (moved,) = ctx.train(ctx.initial, client[None])
@@ -318,7 +318,7 @@ def test_a_newcomer_trains_once_and_joins_the_nearest_centre(play_toy: Play, fea
             assert row[place] == far.index(min(far))
         rows = moved.repeat(2, 1)  # of the last newcomer: one has its body, the other its head
         rows[0, ctx.layout.head], rows[1, ctx.layout.body] = 5.0, 9.0
-        planted = rule.personalise(replace(state, models=rows), clients[-1:], ctx)
+        planted = rule.join(replace(state, models=rows), clients[-1:], ctx)
         assert planted.row == (feature == "head")
         return row
 

@@ -63,10 +63,10 @@ def test_w_and_all_updates_are_kept_for_newcomers() -> None:
 def test_a_newcomer_trains_from_w_and_joins_the_nearest_by_hand() -> None:
     """Its update (0, 2) has cosines 0, .6 and 1 with those of the clients, in groups 0, 0 and 1."""
     ctx: Any = Small()
-    ctx.joining, ctx.train = True, lambda start, clients: start + torch.tensor([[0.0, 2.0]])
+    ctx.train = lambda start, clients: start + torch.tensor([[0.0, 2.0]])
     memory = {"flhc.start": W[0], "flhc.updates": torch.tensor(UPDATES)}
     state = fl.State(9, W.repeat(2, 1), fl.Membership(torch.tensor([0, 0, 1, -1])), memory)
-    found = FLHC().personalise(state, torch.tensor([3]), ctx)
+    found = FLHC().join(state, torch.tensor([3]), ctx)
     assert found is not None
     assert found.row is not None
     assert found.row.tolist() == [1]
@@ -100,7 +100,7 @@ def test_one_group_is_fedavg(play_toy: Play) -> None:
 @pytest.mark.slow
 def test_newcomers_find_their_group(play_toy: Play) -> None:
     rule, found = FLHC(n=1), list[Any]()
-    door = Door(lambda *asked: rule.personalise(*asked).row, found)
+    door = Door(lambda *asked: rule.join(*asked).row, found)
     played = play_toy(composition(("flhc", rule), ("door", door)), **NEWCOMERS)
     home, groups = played.state.membership.home, played.run.groups
     unseen = played.result.unseen

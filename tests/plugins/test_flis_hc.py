@@ -273,11 +273,11 @@ def test_the_mean_agreement_with_a_group_counts_by_hand() -> None:
     state = fl.State(3, torch.zeros(2, 1), fl.Membership(torch.tensor([0, 0, 1, -1])),
                      {"flis-hc.answers": said})  # fmt: skip
     ctx = SimpleNamespace(
-        joining=True, clients=3, initial="w_0", train=train,
+        clients=3, initial="w_0", train=train,
         server_data=lambda: (None, None),
         logits=lambda models, x: F.one_hot(torch.zeros(1, 4, dtype=torch.int64), 3).float(),
     )  # fmt: skip
-    found = FlisHC().personalise(state, torch.tensor([3]), ctx)
+    found = FlisHC().join(state, torch.tensor([3]), ctx)
     assert found.row.tolist() == [1], "(1 + 0) / 2 of the first group, 3/4 of the second"
     assert told == [("w_0", [3], None)]
 
@@ -292,11 +292,10 @@ def test_a_newcomer_joins_whom_its_own_model_agrees_with_most(
     @dataclass(frozen=True)
     class Ask:
         @fl.hookimpl
-        def personalise(self, state: Any, clients: Any, ctx: fl.Context) -> None:
-            if ctx.joining:
-                given = FlisHC(**settings).personalise(state, clients, ctx).row
-                x = ctx.server_data()[0]
-                told.append((given, ctx.logits(ctx.train(ctx.initial, clients), x)))
+        def join(self, state: Any, clients: Any, ctx: fl.Context) -> None:
+            given = FlisHC(**settings).join(state, clients, ctx).row
+            x = ctx.server_data()[0]
+            told.append((given, ctx.logits(ctx.train(ctx.initial, clients), x)))
 
     rule = FlisHC(**settings)
     played = play_toy(composition(("flis-hc", rule), ("ask", Ask())), **UNSEEN)
@@ -423,14 +422,13 @@ def test_a_released_newcomer_gets_the_mean_of_whom_it_agrees_with_most() -> None
     memory = {"flis-hc.answers": said[:2], "flis-hc.mean": torch.tensor([[5.0], [6.0]])}
     state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(2).long()), memory=memory)
     ctx = SimpleNamespace(
-        joining=True,
         clients=2,
         initial=torch.zeros(1),
         server_data=lambda: (torch.zeros(4, 1), None),
         train=lambda models, clients: torch.zeros(1, 1),
         logits=lambda models, x: said[2:],
     )
-    found = FlisHC(mode="released").personalise(state, torch.tensor([2]), ctx)
+    found = FlisHC(mode="released").join(state, torch.tensor([2]), ctx)
     assert found is not None
     assert found.params is not None
     assert found.params.tolist() == [[6.0]]

@@ -20,7 +20,7 @@ def context(round_: int = 1, **more: Any) -> Any:
     sent: list[Any] = []
     n = len(COUNTS)
     return SimpleNamespace(
-        round=round_, rounds=9, clients=n, classes=4, label_counts=COUNTS, joining=False,
+        round=round_, rounds=9, clients=n, classes=4, label_counts=COUNTS,
         everybody=torch.arange(n), sent=sent, send=lambda *what: sent.append(what),
         **more,
     )  # fmt: skip
@@ -99,8 +99,8 @@ def test_a_newcomer_joins_those_whose_labels_are_nearest() -> None:
     counts = torch.cat([COUNTS, torch.tensor([[0, 0, 3, 3], [4, 4, 0, 0]])])
     known = fl.State(1, torch.zeros(3, 1), fl.Membership(torch.tensor([0, 0, 1, 1, 2, -1, -1])))
     ctx = context()
-    ctx.label_counts, ctx.joining = counts, True
-    found = KLDGroups().personalise(known, torch.tensor([5, 6]), ctx)
+    ctx.label_counts = counts
+    found = KLDGroups().join(known, torch.tensor([5, 6]), ctx)
     assert found is not None
     assert found.row is not None
     assert found.row.tolist() == [1, 0]

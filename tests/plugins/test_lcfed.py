@@ -131,8 +131,6 @@ def test_clients_start_from_their_own_model_and_get_what_there_is() -> None:
 
 def test_the_own_model_is_tested_and_a_newcomer_joins_by_similarity() -> None:
     class Door(Small):
-        joining = True
-
         def train(self, start: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
             assert start is self.initial
             return torch.tensor([[9.0, 1.0], [0.0, 0.1]])
@@ -141,10 +139,10 @@ def test_the_own_model_is_tested_and_a_newcomer_joins_by_similarity() -> None:
     memory = {OWN: own, M: torch.eye(2)}
     home = fl.Membership(torch.tensor([1, -1, 1]))
     state = fl.State(3, torch.tensor([[0.0, 5.0], [5.0, 0.0]]), home, memory)
-    found = rule.personalise(state, torch.tensor([1, 2]), Small())
+    found = rule.personalise(state, torch.tensor([1, 2]))
     assert found.params.tolist() == [[0, 0], [3, 0]]
     assert found.others["centre"].row.tolist() == [1, 1], "the largest for a stranger"
-    assert rule.personalise(state, torch.arange(3, 5), Door()).row.tolist() == [1, 0]
+    assert rule.join(state, torch.arange(3, 5), Door()).row.tolist() == [1, 0]
 
 
 def test_more_clusters_than_clients_are_refused() -> None:

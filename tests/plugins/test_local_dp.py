@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from by_hand import Drawn, create, message
+from by_hand import Drawn, create, message, toy_upload
 from scipy.optimize import brentq
 from scipy.stats import norm
 from small import cohorts
-from toy import Play, Played
+from toy import Play, Played, toy_dataset
 
 import flbench as fl
+from flbench.core.seeding import rng as stream
 from flbench.errors import Undefined, UserError
 from flbench_plugins import dp_fedavg
 
 STAGE = fl.Stage("train", torch.arange(4), 1)
+
+
+def rng(*address: Any, client: int) -> Any:
+    """A client's own numbers."""
+    return stream(0, *address, client)
+
+
 needs_accountant = pytest.mark.skipif(
     find_spec("dp_accounting") is None, reason="needs dp-accounting: pip install 'flbench[privacy]'"
 )
@@ -159,6 +169,107 @@ def test_what_hooks_count_has_no_epsilon(method: str, item: str, name: str, play
         play_toy(f"{method}+{name}", settings=DELTA, rounds=1)
     play_toy(f"{method}+{name}", settings={**DELTA, "noise": 0.0}, rounds=1)
     play_toy(f"{method}+{name}", rounds=1)
+
+
+@pytest.mark.usefixtures("seven")
+@pytest.mark.parametrize(
+    ("method", "has_one"),
+    [
+        ("fedavg", True), ("fedprox", True), ("fedrep", True), ("ditto", True), ("apfl", True),
+        ("krum", False),  # sends one client's model, whose noise is a share
+        ("ifca", False),  # sums of fewer
+        ("fedamp", False),  # mixtures of single models
+        ("fednova", False),  # by steps
+        ("top-k", False),  # which scalars are sent is not private
+        ("qsgd", False),
+    ],
+)  # fmt: skip
+def test_only_the_uniform_mean_of_the_cohort_has_an_epsilon(
+    method: str, has_one: bool, play_toy: Play
+) -> None:
+    """The noise of a client is a share of the sum's, and the sum is what epsilon is about."""
+    settings: dict[str, Any] = {**DELTA, **({"k": 2} if method == "ifca" else {})}
+    run: dict[str, Any] = {"rounds": 1, "dataset": toy_dataset(samples=105)}
+    if has_one:
+        assert epsilons(play_toy(f"{method}+dp-fedavg", settings=settings, **run)) == [7]
+        return
+    with pytest.raises(Undefined, match="delta > 0 needs"):
+        play_toy(f"{method}+dp-fedavg", settings=settings, **run)
+
+
+@pytest.mark.usefixtures("seven")
+@pytest.mark.parametrize("coder", ["top-k", "qsgd", "ef-signsgd"])
+def test_parts_of_the_noise_are_no_share_of_it(coder: str, play_toy: Play) -> None:
+    with pytest.raises(Undefined, match="uniform mean of all that a cohort sends"):
+        play_toy(f"dp-fedavg+{coder}", settings=DELTA, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "bits", "refused"),
+    [
+        ([[2.0, 4.0]], 64, False),
+        ([[2.0, 4.1]], 64, True),  # another mean
+        ([[2.0, 4.0], [2.0, 0.0]], 64, True),  # not for everybody
+        ([[2.0, 4.0], [2.0, 0.0]], 32, False),  # only the first scalar was sent
+        ([[2.0, 4.0], [2.0, 0.0]], 32 + 5, True),  # which one says something
+        ([[2.0, 4.0]], 32, True),  # one of two by each client
+        ([[2.0, 4.0]], 2 * 9, True),  # in nine bits
+    ],
+)
+def test_what_has_an_epsilon_by_hand(rows: Any, bits: int, refused: bool) -> None:
+    """Models (1, 3) and (3, 5), mean (2, 4)."""
+    upload = toy_upload([[1.0, 3.0], [3.0, 5.0]], [1.0, 1.0])
+    upload = dataclasses.replace(upload, bits=torch.full((2, 1), bits))
+    home = fl.Membership(torch.zeros(2, dtype=torch.int64))
+    ctx: Any = SimpleNamespace(layout=fl.ParameterLayout((), 2, 0))
+    state = fl.State(0, torch.zeros(len(rows), 2), home)
+    rule = create("dp-fedavg", delta=1e-3)
+    expected = pytest.raises(Undefined, match="uniform mean") if refused else nullcontext()
+    with expected:
+        rule.require_mean(state, upload, torch.tensor(rows), ctx)
+
+
+@pytest.mark.usefixtures("seven")
+def test_means_by_samples_have_no_epsilon(play_toy: Play) -> None:
+    run: dict[str, Any] = {"rounds": 1, "dataset": toy_dataset(samples=105)}
+    with pytest.raises(Undefined, match="uniform mean"):
+        play_toy("dp-fedavg", settings={**DELTA, "weights": "samples"}, **run)
+    for weights in ("uniform", "capped"):
+        settings = {**DELTA, "weights": weights, "cap": 9}
+        assert epsilons(play_toy("dp-fedavg", settings=settings, **run)) == [7]
+
+
+@pytest.mark.parametrize("weights", ["uniform", "capped"])
+def test_the_sensitivity_and_the_noise_of_the_model(weights: str) -> None:
+    """Updates are long, so that each moves the model by S a_i / q W, whatever its samples.
+
+    Samples 1, 2, 3, 4, 5, 6 and cap 12: W = 21 / 12; q = 1 / 2. Noise: z S / (q W) a scalar.
+    """
+    samples = torch.arange(1, 7)
+    clip, z, size, n = 0.5, 2.0, 20_000, 3
+    one = create("dp-fedavg", clip=clip, noise=z, weights=weights, cap=12)
+    total = float((samples / 12).sum()) if weights == "capped" else 6.0
+    denominator = total * n / 6
+    stage = fl.Stage("train", torch.tensor([0, 3, 5]), 1)
+    ctx: Any = SimpleNamespace(round=1, clients=6, samples=samples, rng=rng)
+    start = torch.zeros(size)
+    mask = torch.ones(size, dtype=torch.bool)
+
+    def model(first: float, noise: float) -> torch.Tensor:
+        coder = dataclasses.replace(one, noise=noise).encode(stage, ctx)
+        ends = [torch.full((size,), value) for value in (first, 5.0, 5.0)]
+        sent = [
+            coder(fl.Message(client, start, end, mask, samples=int(samples[client]))).update
+            for client, end in zip(stage.clients.tolist(), ends, strict=True)
+        ]
+        return torch.stack(sent).mean(dim=0)
+
+    share = 1.0 if weights == "uniform" else 1 / 12
+    moved = (model(5.0, 0.0) - model(-5.0, 0.0)).norm().item()
+    assert moved == pytest.approx(2 * clip * share / denominator, rel=1e-4)
+    assert moved <= 2 * clip / denominator + 1e-6, "epsilon's sensitivity, for any client"
+    noise = (model(5.0, z) - model(5.0, 0.0)).std().item()
+    assert noise == pytest.approx(z * clip / denominator, rel=0.05)
 
 
 @pytest.mark.usefixtures("seven")

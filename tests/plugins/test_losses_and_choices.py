@@ -15,6 +15,7 @@ from toy import (
     Play,
     composition,
     plain_work,
+    toy_dataset,
     watching,
 )
 
@@ -88,6 +89,27 @@ def test_power_of_choice_takes_the_largest_losses(play_toy: Play) -> None:
     down = played.run.ledger.totals["down"]["model"]
     assert down == 6 * WIDTH * 4, "six candidates; those who train have it already"
     assert played.run.ledger.totals["up"]["loss"] == 6 * 4
+
+
+@pytest.mark.slow
+def test_the_mean_over_the_chosen_is_uniform(play_toy: Play) -> None:
+    """And with `weighting=samples` that of FedAvg; with another method, it is that method's."""
+    for layer, by in (({}, "uniform"), ({"weighting": "samples"}, "samples")):
+        uploads: list[Any] = []
+        stack = composition(
+            ("poc", create("power-of-choice", **layer)), ("watch", watching(uploads))
+        )
+        played = play_toy(stack, rounds=1, dataset=toy_dataset(samples=105))
+        (upload,), ctx = uploads, played.run.context
+        n = ctx.samples[upload.ids].double()
+        assert len(n.unique()) > 1
+        weights = n / n.sum() if by == "samples" else torch.full((3,), 1 / 3).double()
+        torch.testing.assert_close(
+            played.state.models[0].double(), weights @ upload.selected().double()
+        )
+        assert upload.samples.tolist() == (n.tolist() if by == "samples" else [1, 1, 1])
+    clipped = play_toy("power-of-choice+norm-bound", rounds=2)
+    assert not clipped.said
 
 
 def test_neighbours_by_hand() -> None:

@@ -16,8 +16,8 @@ def joins(groups: list[int]) -> Any:
     """What two newcomers get after three clients of the groups 0, 2 and 3, with a row each."""
     state = fl.State(9, torch.zeros(3, 1), fl.Membership(torch.tensor([0, 1, 2, -1, -1])))
     groups_of_all = torch.tensor([0, 2, 3, *groups])
-    ctx: Any = SimpleNamespace(joining=True, clients=3, true_groups=groups_of_all)
-    return Oracle().personalise(state, torch.tensor([3, 4]), ctx)
+    ctx: Any = SimpleNamespace(clients=3, true_groups=groups_of_all)
+    return Oracle().join(state, torch.tensor([3, 4]), ctx)
 
 
 def test_a_newcomer_has_the_row_of_its_group_among_those_that_train() -> None:

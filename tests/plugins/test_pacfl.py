@@ -21,7 +21,7 @@ def clients(*samples: list[list[float]]) -> Any:
     """A context whose clients own samples of label 0; and what they send."""
     data, sent = [torch.tensor(rows) for rows in samples], list[Any]()
     return SimpleNamespace(
-        round=1, clients=len(data), everybody=torch.arange(len(data)), newcomers=0, joining=False,
+        round=1, clients=len(data), everybody=torch.arange(len(data)), newcomers=0,
         client_data=lambda i: (data[i], torch.zeros(len(data[i]), dtype=torch.int64)),
         sent=sent, send=lambda way, ids, item, scalars: sent.append((way, item, scalars.tolist())),
     )  # fmt: skip
@@ -105,11 +105,11 @@ def test_groups_are_cut_at_beta_once_and_cost_the_vectors(beta: float, home: lis
 def test_a_newcomer_joins_the_nearest_group_by_hand() -> None:
     """At 10 degrees from e1 it is 80 from e2: the mean over the first group (0, 90) is 45."""
     ctx, rule = clients([X], [Y], [X], TEN), PACFL(p=1)
-    ctx.clients, ctx.joining = 3, True
+    ctx.clients = 3
     known = torch.stack([rule.vectors(*ctx.client_data(client)) for client in range(3)])
     home = fl.Membership(torch.tensor([0, 0, 1, -1]))
     state = fl.State(3, torch.zeros(2, 1), home, {"pacfl.vectors": known})
-    found = rule.personalise(state, torch.tensor([3]), ctx)
+    found = rule.join(state, torch.tensor([3]), ctx)
     assert found is not None
     assert found.row is not None
     assert found.row.tolist() == [1]
@@ -126,7 +126,7 @@ def test_on_groups_of_labels_it_is_the_oracle(play_toy: Play) -> None:
 @pytest.mark.slow
 def test_newcomers_find_their_group(play_toy: Play) -> None:
     rule, found = PACFL(**BY_CLASS), list[Any]()  # type: ignore[arg-type]
-    door = Door(lambda *asked: rule.personalise(*asked).row, found)
+    door = Door(lambda *asked: rule.join(*asked).row, found)
     played = play_toy(composition(("pacfl", rule), ("door", door)), **NEWCOMERS)
     home, groups, unseen = (
         played.state.membership.home,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from small import Small
-from toy import CLIENTS, Play
+from toy import CLIENTS, Play, plain_work
 
 import flbench as fl
+from flbench.engine.encoding import encoded
 from flbench_plugins import pfedlia
 from flbench_plugins.pfedlia import PFedLIA
 
@@ -23,7 +25,7 @@ PLAIN = {"epochs": 2, "batch_size": 4, "lr": 0.1}
 class Joining(Small):
     """Four clients, and a newcomer that loses half the squared distance to (1, 0)."""
 
-    clients, joining = 4, True
+    clients = 4
     samples = torch.tensor([1, 1, 1, 1, 1])
 
     def __init__(self) -> None:
@@ -31,14 +33,14 @@ class Joining(Small):
 
 
 def joined(rule: PFedLIA, places: Any, models: Any, membership: Any, influence: Any = None) -> Any:
-    """What `personalise` answers: partial models (place, 0) help it by place - place^2 / 2."""
+    """What `join` answers: partial models (place, 0) help it by place - place^2 / 2."""
     probed = torch.tensor([[0.0, 0.0], *([place, 0.0] for place in places)])
     rows = torch.tensor([[float(value), 0.0] for value in models])
     memory = {"pfedlia.probed": probed}
     if influence is not None:
         memory["pfedlia.influence"] = torch.tensor(influence).double()
     state, ctx = fl.State(9, rows, membership, memory), Joining()
-    return rule.personalise(state, torch.tensor([4]), ctx)  # type: ignore[arg-type]
+    return rule.join(state, torch.tensor([4]), ctx)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_group_may_start_from_its_partial_models_mean(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["central", "peer"])
 def test_the_start_of_the_groups_does_not_change_the_influence(play_toy: Play, mode: str) -> None:
-    """The probe has no local terms of other plugins, with either start."""
+    """With either start it is computed before anything starts from it."""
     name = "pfedlia+scaffold" if mode == "central" else "pfedlia+fedprox"
     more = {"mu": 5} if mode == "peer" else {}
     found = [
@@ -137,6 +139,33 @@ def test_the_rows_are_the_means_of_the_selected_partial_models(play_toy: Play) -
             "train_loss"
         ][0]
     ), "the probe is no training"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "other",
+    ["fedprox", "scaffold", "moon", "fedlc", "fedphp", "per-fedavg", "pfedme", "qsgd", "dp-fedavg"],
+)
+def test_a_probe_is_trained_and_sent_like_any_model(other: str, play_toy: Play) -> None:
+    """As a stage of the same name whose uploads are aggregated; and not as without the other."""
+    params = {"fedprox": {"mu": 5}}.get(other, {})
+    played = play_toy(f"pfedlia+{other}", settings={**LIA, **params}, local=PLAIN, rounds=2)
+    run, state = played.run, played.state
+    assert len(state.models) == 1 or state.membership.home.max() > 0
+    probe = fl.Stage("probe", run.context.everybody, 2, "lia")
+
+    def sent(stage: fl.Stage) -> torch.Tensor:
+        start, ctx = run.hooks.dispatch(state, stage, run.context), run.context
+        upload = run.executor.fit(start, stage, run.hooks.local_work(state, stage, ctx), 3)
+        coders = run.hooks.encode(state, stage, upload, ctx)
+        return encoded(upload, start, coders, state, ctx.layout.parameters)[0].selected()
+
+    plain = plain_work(probe)
+    start = run.hooks.dispatch(state, probe, run.context)
+    assert torch.equal(sent(probe), sent(replace(probe, kind="train")))
+    if other not in ("per-fedavg", "pfedme"):
+        alone = run.executor.fit(start, probe, plain, 3).selected()
+        assert not torch.equal(sent(probe), alone)
 
 
 # --- what the docstring says --------------------------------------------------------------------

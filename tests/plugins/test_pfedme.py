@@ -69,8 +69,7 @@ def test_who_has_no_personal_model_has_that_of_the_server() -> None:
     theta = torch.tensor([[torch.nan] * 3, [1.0, 2.0, 3.0]])
     home = fl.Membership(torch.zeros(2, dtype=torch.int64))
     state = fl.State(0, torch.full((1, 3), 9.0), home, {MEMORY: theta})
-    ctx: Any = SimpleNamespace(joining=False)
-    found = create("pfedme").personalise(state, torch.arange(2), ctx)
+    found = create("pfedme").personalise(state, torch.arange(2))
     assert found.params.tolist() == [[9.0] * 3, [1.0, 2.0, 3.0]]
     assert found.others["global"].row.tolist() == [0, 0]
 

@@ -46,6 +46,15 @@ def two_clients(play_toy: Play, method: tuple[str, object], **clock: Any) -> Pla
     )
 
 
+def test_the_proximal_term_of_fedasync_by_hand() -> None:
+    """Half of .1 times (9 + 16); the third scalar is a buffer."""
+    module = SimpleNamespace(
+        flat=lambda: torch.tensor([3.0, 5.0]), start=torch.tensor([0.0, 1.0, 7.0])
+    )
+    assert create("fedasync", rho=0.1).local_term()(module).item() == pytest.approx(1.25)
+    assert create("fedasync", rho=0.0).local_term() is None
+
+
 def test_fedasync_by_hand(play_toy: Play) -> None:
     """Client 0 arrives at 1, 2 and 3, never stale: .6, 1.2 and 1.8 of its move.
 

@@ -74,6 +74,39 @@ def test_heterofl_refuses_layers_that_it_cannot_cut() -> None:
     assert wrapped(create("heterofl").client_module(), net) is net
 
 
+def test_the_scaler_and_the_mask_of_heterofl_by_hand() -> None:
+    """1 -> 1 -> 3: 2 x + 1 = 7, over .5 in training; the client has labels 0 and 2."""
+    net = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 3))
+    for parameter, value in zip(
+        net.parameters(), ([[2.0]], [1.0], [[1.0]] * 3, [0.0, 1.0, 2.0]), strict=True
+    ):
+        parameter.data = torch.tensor(value)
+    module = wrapped(create("heterofl").client_module(), fl.ClientModule(net, fl.LocalTraining()))
+    x = torch.tensor([[3.0]])
+    assert module(x).tolist() == [[7.0, 8.0, 9.0]], "nothing is known of the client"
+    own = {
+        "heterofl.width": torch.tensor(0.5),
+        "heterofl.labels": torch.tensor([True, False, True]),
+    }
+    module.received.update(own)
+    assert module(x).tolist() == [[14.0, 0.0, 16.0]]
+    assert module.eval()(x).tolist() == [[7.0, 0.0, 9.0]], "tests have the mask alone"
+
+
+def test_what_clients_of_heterofl_know(play_toy: Play) -> None:
+    method = create("heterofl", widths="1,0.5")
+    played = play_toy(composition(("heterofl", method)), rounds=1, participation=1.0)
+    ctx, state = played.run.context, played.state
+    stage = fl.Stage("train", torch.tensor([1, 2]), 1)
+    known = method.dispatch(state, stage, ctx).client_memory
+    assert known["heterofl.width"].tolist() == [0.5, 1.0]
+    assert torch.equal(known["heterofl.labels"], ctx.label_counts[stage.clients] > 0)
+    assert not known["heterofl.labels"].all()
+    tested = method.personalise(state, stage.clients, ctx)
+    assert torch.equal(tested.extras["heterofl.labels"], known["heterofl.labels"])
+    assert not tested.others["whole"].extras
+
+
 WIDE: dict[str, Any] = {"further_models": [{"name": "mlp", "hidden": 5}]}
 NORMED: dict[str, Any] = {"further_models": [{"name": "mlp", "hidden": 3, "norm": True}]}
 

@@ -8,18 +8,28 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import create, message, toy_upload
+from by_hand import Drawn, create, message, toy_upload
 from toy import Play, composition, watching
 
 import flbench as fl
 
 STAGE = fl.Stage("train", torch.arange(3), 1)
+PROBE = fl.Stage("probe", torch.arange(3), 1)
 
 
 def test_signs_by_hand() -> None:
-    sent = create("signsgd").encode(STAGE)(message([0.5, -0.2, 0.0]))
-    assert sent.update.tolist() == [1.0, -1.0, 1.0], "one bit has no zero"
-    assert (sent.bits, sent.overhead) == (1, 0)
+    """One bit has no zero: a coin decides, of .3 or .7, and of nothing else."""
+    for coins, either in (((0.7, 0.3, 0.3), -1.0), ((0.3, 0.7, 0.7), 1.0)):
+        sent = create("signsgd").encode(STAGE, Drawn(*coins))(message([0.5, -0.2, 0.0]))
+        assert sent.update.tolist() == [1.0, -1.0, either]
+        assert (sent.bits, sent.overhead) == (1, 0)
+
+
+def test_a_scalar_that_nobody_moved_is_moved_by_nothing_in_the_mean() -> None:
+    draws = torch.rand(1000, generator=torch.Generator().manual_seed(0)).tolist()
+    sent = create("signsgd").encode(STAGE, Drawn(*draws))(message([0.0] * 1000))
+    assert abs(float(sent.update.mean())) < 0.1
+    assert set(sent.update.tolist()) == {-1.0, 1.0}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +79,14 @@ def test_scalars_that_are_not_sent_keep_their_error() -> None:
     sent = create("ef-signsgd").scaled(replace(one, mask=torch.tensor([True, True, False])))
     assert sent.update.tolist() == [2.0, 2.0, 0.0]
     assert sent.memory["ef-signsgd.e"].tolist() == [1.0, -1.0, 5.0]
+
+
+def test_a_probe_is_sent_as_signs_and_changes_no_error() -> None:
+    one = message([3.0, -1.0], memory={"ef-signsgd.e": torch.tensor([9.0, 9.0])})
+    sent = create("ef-signsgd").encode(PROBE)(one)
+    assert sent.update.tolist() == [2.0, -2.0]
+    assert (sent.bits, sent.overhead) == (1, 32)
+    assert sent.memory is one.memory
 
 
 def test_what_is_sent_and_the_last_error_are_all_updates() -> None:

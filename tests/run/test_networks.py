@@ -295,12 +295,12 @@ def test_a_newcomer_trains_the_part_of_its_network(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Door:
         @fl.hookimpl
-        def personalise(self, clients: torch.Tensor, ctx: fl.Context) -> None:
-            if ctx.joining and ctx.networks is not None:
-                networks = ctx.networks[clients]
-                starts, own = ctx.layout.with_network(ctx.initial, networks), ctx.layout.of_networks
-                moved = ctx.train(starts, clients) != starts
-                seen.extend([(moved & own[networks]).any(dim=1), moved & ~own[networks]])
+        def join(self, clients: torch.Tensor, ctx: fl.Context) -> None:
+            assert ctx.networks is not None
+            networks = ctx.networks[clients]
+            starts, own = ctx.layout.with_network(ctx.initial, networks), ctx.layout.of_networks
+            moved = ctx.train(starts, clients) != starts
+            seen.extend([(moved & own[networks]).any(dim=1), moved & ~own[networks]])
 
     changes = {"clients": 12, "unseen": 0.5, "dataset": toy_dataset(samples=144)}
     assert play_toy(composition(("door", Door())), **changes, **TWO).result.unseen is not None
@@ -315,10 +315,9 @@ def test_a_newcomer_gets_the_model_of_its_network(play_toy: Play) -> None:
     @dataclass(frozen=True)
     class Door:
         @fl.hookimpl
-        def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
-            if ctx.joining:
-                assert ctx.networks is not None
-                found.append((state.membership.home[clients], ctx.networks[clients]))
+        def join(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+            assert ctx.networks is not None
+            found.append((state.membership.home[clients], ctx.networks[clients]))
 
     changes = {"clients": 12, "unseen": 0.5, "dataset": toy_dataset(samples=144)}
     assert play_toy(composition(("door", Door())), **changes, **TWO).result.unseen is not None

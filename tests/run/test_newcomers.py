@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from joined import JOIN, M, N, by_hand, greeted, joined
+from joined import JOIN, M, N, by_hand, greeted, joined, rows
 from object_walk import holds_sample_of, reachable, shares_memory
 from toy import Play, Played, bad, both, composition, toy_dataset, toy_suite
 
@@ -111,7 +111,7 @@ class Walker:
 
     def walk(self, *given: Any) -> None:
         ctx = next(thing for thing in given if isinstance(thing, fl.Context))
-        (self.after if ctx.joining else self.before).extend(reachable(given))
+        self.before.extend(reachable(given))
         self.contexts.append(ctx)
 
     @fl.hookimpl
@@ -128,13 +128,19 @@ class Walker:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        assert clients.max() < N, "it is not asked for newcomers"
         self.walk(state, clients, ctx)
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        self.after.extend(reachable((state, clients, ctx)))
+        self.contexts.append(ctx)
 
 
 def walked(play_toy: Play, walker: Walker) -> Played:
     played = play_toy(composition(("walker", walker)), **JOIN)
     assert all(ctx.newcomers == M for ctx in walker.contexts), "that they will come is known"
-    assert not any(ctx.joining for ctx in walker.contexts)
+    assert not walker.after
     return played
 
 
@@ -151,7 +157,6 @@ def test_no_hook_reaches_a_newcomers_sample_before_the_end(play_toy: Play) -> No
     assert not holds_sample_of(walker.before, both(guests).x)
     assert holds_sample_of(walker.before, played.run.executor.samples.x[:1]), "the walk gets there"
     greeted(played)
-    assert walker.contexts[-1].joining
     own = both(guests).x[both(guests).splits["train"][0]]
     assert holds_sample_of(walker.after, own), "training samples are there once they join"
 
@@ -196,7 +201,7 @@ def test_what_the_truth_says_about_newcomers_is_not_in_reach(play_toy: Play) -> 
     [
         (lambda ctx: ctx.evaluate(ctx.initial[None], torch.tensor([N])), "IndexError"),
         (lambda ctx: ctx.client_data(N), "IndexError"),
-        (lambda ctx: ctx.train(ctx.initial, ctx.cohort), "serves newcomers: ask `ctx.joining`"),
+        (lambda ctx: ctx.train(ctx.initial, ctx.cohort), "serves newcomers: call it in .*`join`"),
         (lambda ctx: ctx.train(ctx.initial, torch.tensor([N])), "serves newcomers"),
     ],
 )
@@ -211,14 +216,13 @@ def test_asking_about_them_before_the_end_is_refused(
 
 
 def asked(play_toy: Play, ask: Callable[[Any, fl.Context, torch.Tensor], Any]) -> list[Any]:
-    """What a method sees when `personalise` is asked for newcomers."""
+    """What a method sees when `join` is asked."""
     seen: list[Any] = []
 
-    def personalise(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
-        if ctx.joining:
-            seen.append(ask(state, ctx, clients))
+    def join(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        seen.append(ask(state, ctx, clients))
 
-    played = play_toy(bad(personalise=personalise), **JOIN)
+    played = play_toy(bad(join=join), **JOIN)
     assert seen == []
     greeted(played)
     return [*seen, played]
@@ -282,6 +286,66 @@ def test_a_newcomer_trains_as_many_epochs_as_it_is_asked_to(
     other = by_hand(played, played.state.models[0], 2, expected, "join")
     torch.testing.assert_close(several[1], other, **close)
     assert torch.equal(common[0], initial) is (expected == 0)
+
+
+def test_the_default_serves_what_is_nobodys_own_or_the_best_model(play_toy: Play) -> None:
+    """A model per client, as declared, of which clients share the head; or two of groups."""
+
+    @dataclass(frozen=True)
+    class Heads:
+        row_per_client: ClassVar[bool] = True
+
+        @fl.hookimpl
+        def setup(self, ctx: fl.Context) -> fl.Setup:
+            return fl.one_model_per_client(ctx)
+
+        @fl.hookimpl
+        def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
+            rows = state.models.clone()
+            rows[upload.ids] = upload.selected()
+            return fl.Models(fl.partial_mean(rows, upload, ctx.layout.head))
+
+    played = play_toy(composition(("heads", Heads())), **JOIN)
+    models, ctx = played.state.models, played.run.context
+    (personal, _), head = greeted(played)[1], ctx.layout.head
+    assert not torch.equal(models[0], models[1])
+    expected = torch.where(head, models[0], ctx.initial)
+    assert torch.equal(rows(played, personal), expected.expand(M, -1))
+
+    def setup(self: Any, ctx: fl.Context) -> fl.Setup:
+        models = torch.stack([ctx.initial, ctx.fresh_initial(1)])
+        return fl.Setup(models, fl.Membership(ctx.everybody % 2))
+
+    seen: list[Any] = []
+
+    def join(self: Any, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        seen.append(ctx.evaluate(state.models, clients).argmin(dim=1))
+
+    played = play_toy(bad(setup=setup, join=join), **JOIN, seed=3)
+    assert greeted(played)[1][0].row.tolist() == seen[0].tolist()
+    assert seen[0].any(), "not the first row"
+
+
+def test_a_newcomer_adapts_without_the_terms_of_clients(play_toy: Play) -> None:
+    """The term reads a memory, in which newcomers are not: their stage is `join`."""
+    kinds: list[str] = []
+
+    def adapted(self: Any, state: fl.State, clients: torch.Tensor) -> fl.Personal:
+        stage = fl.Stage("train", clients, 1, "adapt")
+        return fl.Personal(row=torch.zeros_like(clients), adaptation=stage)
+
+    def phases(self: Any, stage: fl.Stage) -> None:
+        kinds.append(f"{stage.kind} {stage.label}")
+
+    def local_term(self: Any, stage: fl.Stage) -> None:
+        assert stage.label == "train", "of newcomers"
+
+    played = play_toy(bad(join=adapted, phases=phases, local_term=local_term), **JOIN, rounds=1)
+    kinds.clear()
+    unseen, judged = greeted(played)
+    assert kinds == ["join adapt", "join adapt", "join fine-tune"], "tested, kept, trained on"
+    assert unseen.epochs == 2
+    assert len(judged) == 2
 
 
 def test_newcomers_have_no_true_groups_where_nobody_has(play_toy: Play) -> None:

@@ -237,16 +237,8 @@ def test_own_rows_give_every_client_a_row_and_keep_memories(play_toy: Play) -> N
     assert torch.equal(played.run.context.initial, initial)
 
 
-def test_same_group_and_newcomers_by_hand() -> None:
+def test_same_group_by_hand() -> None:
     assert fl.same_group(torch.tensor([4, 0, 4])).tolist() == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
-    first = torch.tensor([1.0, 2.0, 3.0])
-    ctx: Any = SimpleNamespace(initial_rows=lambda clients: first.expand(len(clients), -1))
-    state = fl.State(1, torch.tensor([[7.0, 8.0, 9.0]] * 2), fl.Membership(torch.arange(2)))
-    shared = torch.tensor([False, True, False])
-    found = fl.initial_for_newcomers(state, torch.tensor([2, 3]), ctx, shared)
-    assert found.row is None
-    assert found.params.tolist() == [[1.0, 8.0, 3.0]] * 2
-    assert first.tolist() == [1.0, 2.0, 3.0]
 
 
 # --- further models that are judged -----------------------------------------------------------

@@ -295,6 +295,41 @@ class Uneven:
         return Slow(net, ctx.local, ctx.seed)
 
 
+@pytest.mark.slow
+def test_gradients_are_clipped_in_company_as_alone(tmp_path: Path, widths: list[int]) -> None:
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.1}
+    single, shared, said = ends("fedavg", tmp_path, local={**local, "clip_norm": 0.1})
+    assert said == []
+    assert max(widths) == len(SEEDS)
+    for one, other in zip(single, shared, strict=True):
+        assert torch.equal(one.models, other.models)
+    plain_ends, *_ = ends("fedavg", tmp_path, local=local)
+    assert not torch.allclose(plain_ends[0].models, single[0].models, atol=1e-3)
+
+
+class Falls(ClientModule):
+    """Has a scheduler."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+@dataclass(frozen=True)
+class Falling:
+    """Its learning rate falls within a stage."""
+
+    @hookimpl
+    def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+        return Falls(net, ctx.local)
+
+
+def test_seeds_whose_learning_rates_are_scheduled_part(tmp_path: Path) -> None:
+    single, shared, said = ends(composition(("falling", Falling())), tmp_path)
+    agree(single, shared)
+    assert said == ["the seeds do not train together: their optimisers have schedulers"]
+
+
 def test_seeds_that_train_otherwise_part(tmp_path: Path) -> None:
     single, shared, said = ends(composition(("uneven", Uneven())), tmp_path)
     agree(single, shared)

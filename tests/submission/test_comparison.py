@@ -431,10 +431,10 @@ def test_what_every_file_of_its_version_has_is_needed(field: str, result: Result
 def test_what_its_version_did_not_have_yet_is_said_not_to_be_judged(result: Result) -> None:
     def older(table: dict[str, Any]) -> None:
         table["schema_version"] = 2
-        for field in YOUNGER[2] - {"suite_plugins", "scores", "clients.labels"}:
+        for field in YOUNGER[2] - {"suite_plugins", "scores", "clients.labels", "reads"}:
             without(field)(table)
         table["clients"]["labels"] = None
-        del table["scores"]
+        del table["scores"], table["reads"]
 
     old = edited(result, older)
     assert list(faults(old)) == []
@@ -442,7 +442,9 @@ def test_what_its_version_did_not_have_yet_is_said_not_to_be_judged(result: Resu
     assert all(part.same and part.agrees(0) for part in found.values())
     lines = [part.line(TOLERANCE) for part in found.values()]
     told = " ".join(line for line in lines if "not judged, as the file lacks it: " in line)
-    assert all(field in told for field in ("clients.labels", "curves.slowest_down", "summary.ece"))
+    assert all(
+        field in told for field in ("clients.labels", "curves.slowest_down", "reads", "summary.ece")
+    )
     newer = edited(old, lambda table: table.update(schema_version=3))
     assert {*wrong(newer, result)} == {"bytes by round", "clients", "summary"}
 

@@ -202,7 +202,7 @@ METRICS = (
     '"torchmetrics.multimodal.CLIPScore:model_name_or_path=BAIT/jinaai-clip"',
     '"torchmetrics.text.BERTScore"',
     '{ name = "MulticlassAUROC", thresholds = [0.1, 0.2] }',
-    '{ name = "auroc", bins = 1000000000 }',
+    '{ name = "ece", bins = 1000000000 }',
 )
 
 

@@ -240,7 +240,7 @@ def test_forged_groups_and_losses_are_not_called_reproduced(
     assert code == 1, out
     assert read_result(Path(file)).status == "self-reported"
     if lacking:
-        assert err.startswith(f"flbench: {file}: 'curves.loss': field required")
+        assert last(err).startswith(f"flbench: {file}: 'curves.loss': field required")
     else:
         assert "  clients: differs, allowed are 0 (clients.group)" in out.splitlines()
         assert "  summary: differs by 1.0000, allowed are 0.01 (summary.ari)" in out.splitlines()

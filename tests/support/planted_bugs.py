@@ -127,8 +127,8 @@ class RelabelledClients:
         return fl.Membership(ranking * 2 // ctx.clients, parent=torch.zeros(2).long())
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 class Batchwise(fl.ClientModule):
@@ -437,8 +437,8 @@ class Gossips:
         return fl.Models(with_neighbours(state, upload))
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -646,8 +646,8 @@ class SwapsGroups:
         return None if phase == "after" else fl.Membership(1 - state.membership.home)
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -820,9 +820,7 @@ class DrawsForNewcomers:
     """Newcomers get models with noise from a generator of the system."""
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
         rows = state.models[:1].expand(len(clients), -1)
         noise = np.random.default_rng().normal(size=rows.shape)
         return fl.Personal(params=rows + torch.as_tensor(noise).float())
@@ -833,9 +831,7 @@ class WritesForNewcomers:
     """What is made for newcomers is written into the server's models."""
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        if not ctx.joining:
-            return None
+    def join(self, state: fl.State, clients: Tensor) -> fl.Personal:
         state.models.mul_(0.5)
         return fl.Personal(torch.zeros(len(clients)).long())
 
@@ -906,7 +902,49 @@ class NotesTheTestSet:
         ctx.note("planted.seen", float(frame.f_locals["run"].held_out.x.std()))
 
 
+class Validating(fl.ClientModule):
+    """Stops early by a hook that nothing calls."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.trainer.should_stop = True
+
+
+@dataclass(frozen=True)
+class StopsEarly:
+    """Says how long clients train in a hook that would be ignored."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Validating(net, ctx.local)
+
+
+class Hooked(fl.ClientModule):
+    """Clips, schedules and logs in the Lightning way."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+    def configure_gradient_clipping(self, optimizer: Any, *given: Any, **named: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+
+@dataclass(frozen=True)
+class ClipsAndLogs:
+    """A client module that is a LightningModule."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Hooked(net, ctx.local)
+
+
 FURTHER: dict[type, str] = {
+    StopsEarly: "usual-run",
     AveragesNobody: "usual-run",
     SendsTooMuch: "bytes-add-up",
     NotesTheTestSet: "test-labels-unseen",
@@ -1071,6 +1109,7 @@ class GossipsCounted(Gossips):
 
 
 RIGHT: dict[type, str] = {
+    ClipsAndLogs: "two-processes",
     FrozenPart: "bytes-add-up",
     GossipsCounted: "bytes-add-up",
 }

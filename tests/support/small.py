@@ -30,7 +30,7 @@ TRAIN = fl.Stage("train", torch.arange(3), 1)
 class Small:
     """Three clients, two scalars; client i loses half the squared distance to `minds[i]`."""
 
-    clients, rounds, joining, networks = 3, 9, False, None
+    clients, rounds, networks = 3, 9, None
     layout, initial = fl.ParameterLayout((), 2, 0), torch.zeros(2)
     everybody, samples = torch.arange(3), torch.tensor([1, 2, 3])
 
@@ -110,9 +110,8 @@ class Door:
     found: list[Any]
 
     @fl.hookimpl
-    def personalise(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
-        if ctx.joining:
-            self.found.append(self.look(state, clients, ctx))
+    def join(self, state: fl.State, clients: torch.Tensor, ctx: fl.Context) -> None:
+        self.found.append(self.look(state, clients, ctx))
 
 
 def cohorts(played: Played) -> list[list[int]]:

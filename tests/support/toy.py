@@ -71,7 +71,8 @@ def composition(*plugins: tuple[str, object]) -> MethodStack:
             for name, plugin in plugins
         ],
     )
-    return MethodStack(plugins, described)
+    own = any(getattr(plugin, "row_per_client", False) for _, plugin in plugins)
+    return MethodStack(plugins, described, row_per_client=own)
 
 
 def watching(uploads: list[Any]) -> object:

@@ -14,7 +14,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Le
-from torch import Tensor
 
 import flbench as fl
 
@@ -52,10 +51,3 @@ class MyMethod:
         merges = fl.clustering.dendrogram(1 - scores.values.numpy())
         home = torch.as_tensor(fl.clustering.cut(merges, 1 - self.alike))
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the model with the lowest loss on its validation samples."""
-        if not ctx.joining:
-            return None
-        return fl.Personal(row=ctx.evaluate(state.models, clients).argmin(dim=1))

@@ -45,10 +45,3 @@ class MyMethod:
         """The mean of the shared part goes into every row."""
         shared, counters = self.shared(ctx), ctx.layout.counters
         return fl.Models(fl.partial_mean(state.models, upload, shared, counters))
-
-    @fl.hookimpl
-    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer has the shared part and the initial values of the other."""
-        if not ctx.joining:
-            return None
-        return fl.initial_for_newcomers(state, clients, ctx, self.shared(ctx))
