@@ -136,8 +136,8 @@ class CountsOneScalar:
         return fl.Models(rows)
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class ReadsInDispatch:
         return fl.Start(params=state.models[best][:, None])
 
     @fl.hookimpl
-    def personalise(self, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        return fl.Personal(row=torch.zeros_like(clients)) if ctx.joining else None
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=torch.zeros_like(clients))
 
 
 UNSEEN: dict[type, str] = {
