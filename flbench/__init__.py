@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flbench.core.state import Memory as Memory
     from flbench.core.state import Message as Message
     from flbench.core.state import Models as Models
+    from flbench.core.state import Needs as Needs
     from flbench.core.state import Personal as Personal
     from flbench.core.state import Scores as Scores
     from flbench.core.state import Setup as Setup
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from flbench.toolbox import heterogeneity as heterogeneity
     from flbench.toolbox import similarity as similarity
     from flbench.toolbox.aggregation import Weighting as Weighting
+    from flbench.toolbox.aggregation import client_weights as client_weights
     from flbench.toolbox.aggregation import effective_steps as effective_steps
     from flbench.toolbox.aggregation import lloyd as lloyd
     from flbench.toolbox.aggregation import member_mean as member_mean

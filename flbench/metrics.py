@@ -6,9 +6,9 @@ arrays when it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -59,6 +59,7 @@ class Outcome:
             of the metric; None = there are none.
         is_text: whether samples are sequences of tokens.
         client_metrics: metrics that were asked for, by label.
+        periods: first rounds of the suite's periods after the first one; empty = it has none.
     """
 
     correct: Ints
@@ -72,6 +73,7 @@ class Outcome:
     newcomers: Mapping[str, Floats] | None = None
     is_text: bool = False
     client_metrics: Mapping[str, ClientValues] = field(default_factory=dict)
+    periods: Sequence[int] = ()
 
     def accuracies(self) -> Floats:
         """Accuracy of each client that is judged, shape (n,)."""
@@ -243,6 +245,55 @@ def to_target(outcome: Outcome) -> dict[str, Value]:
     }
 
 
+RECOVERED = 0.01
+"""Accuracy that may be missing to that before a change, where a method has recovered."""
+
+
+def period_starts(changes: Iterable[tuple[int, int | None]], rounds: int) -> list[int]:
+    """First rounds of the periods after the first one, of those within a run, ascending.
+
+    Args:
+        changes: first round of each change, and the round in which it ends, or None.
+        rounds: of the run.
+
+    Example:
+        >>> period_starts([(5, None), (3, 5), (4, 9)], rounds=8)
+        [3, 4, 5]
+    """
+    return sorted({at for ends in changes for at in ends if at is not None and at <= rounds})
+
+
+def accuracy_of_period(outcome: Outcome, number: int) -> Value:
+    """Mean accuracy at the last evaluation of a period, from 1; None where there is none."""
+    curve, starts = outcome.curves.get("accuracy", ()), [1, *outcome.periods, None]
+    begin, end = starts[number - 1], starts[number]
+    known = [v for v in curve[(begin or 1) - 1 : None if end is None else end - 1] if v is not None]
+    return known[-1] if known else None
+
+
+def rounds_to_recover(outcome: Outcome, number: int) -> Value:
+    """Rounds of a period, from 2, until accuracy is that of the period before less `RECOVERED`.
+
+    None where it never is, or where one of the two periods was not evaluated. 1 = in its first
+    round.
+
+    Example:
+        >>> run = Outcome(*np.ones((3, 1)), curves={"accuracy": [0.8, 0.9, 0.4, None, 0.895]},
+        ...               periods=[3])
+        >>> rounds_to_recover(run, 2)
+        3
+    """
+    begin, *end = [1, *outcome.periods][number - 1 : number + 1]
+    before = accuracy_of_period(outcome, number - 1)
+    curve = outcome.curves.get("accuracy", ())[begin - 1 : end[0] - 1 if end else None]
+    reached = (
+        at
+        for at, value in enumerate(curve, 1)
+        if value is not None and before is not None and value >= before - RECOVERED - 1e-9
+    )
+    return next(reached, None)
+
+
 GREY_LENET = 44_426
 """Parameters of LeNet-5 for images of one channel, 28x28."""
 
@@ -351,6 +402,17 @@ def _has_target(outcome: Outcome) -> bool:
 
 def _has_clock(outcome: Outcome) -> bool:
     return TIME in outcome.curves
+
+
+def _slowest_recovery(outcome: Outcome) -> Value:
+    """The most rounds that one of the periods took; None where one did not recover."""
+    found = [rounds_to_recover(outcome, at + 2) for at in range(len(outcome.periods))]
+    known = [rounds for rounds in found if rounds is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _has_periods(outcome: Outcome) -> bool:
+    return bool(outcome.periods)
 
 
 def _has_newcomers(outcome: Outcome) -> bool:
@@ -490,6 +552,13 @@ METRICS = (
         family="cost", tables=EVERYWHERE, optional=True, applies=_has_clock, kind="other",
     ),
     Metric(
+        "rounds_to_recover", _slowest_recovery, "rounds to recover", 0, False,
+        "rounds from a change of the data until accuracy is at most .01 below that before, the most"
+        " of all periods; null if one does not recover",
+        family="accuracy", tables=EVERYWHERE, optional=True, applies=_has_periods,
+        kind="threshold",
+    ),
+    Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
         "the same as FLIS's tables count it", kind="threshold",
     ),
@@ -572,16 +641,39 @@ def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
     )  # fmt: skip
 
 
+def metrics_of_periods(count: int) -> list[Metric]:
+    """What is reported of each of `count` periods."""
+    accuracies = [
+        Metric(
+            f"accuracy_period_{at}", partial(accuracy_of_period, number=at),
+            f"accuracy, period {at}", 4, True, "mean accuracy at the period's last evaluation",
+            kind="share",
+        )
+        for at in range(1, count + 1)
+    ]  # fmt: skip
+    recoveries = [
+        Metric(
+            f"rounds_to_recover_{at}", partial(rounds_to_recover, number=at),
+            f"rounds to recover, period {at}", 0, False, "`rounds_to_recover` of one period",
+            kind="threshold",
+        )
+        for at in range(2, count + 1)
+    ]  # fmt: skip
+    return accuracies + recoveries
+
+
 def table_of(outcome: Outcome) -> list[Metric]:
-    """Every metric of an outcome: the table, and what was asked for."""
+    """Every metric of an outcome: the table, those of its periods, and what was asked for."""
     asked = outcome.client_metrics.items()
     more = [one for label, found in asked for one in metrics_of(label, found.higher_is_better)]
-    return [*METRICS, *more]
+    periods = metrics_of_periods(len(outcome.periods) + 1) if outcome.periods else []
+    return [*METRICS, *periods, *more]
 
 
 TAKEN = {
     "accuracy": "share",
     "bytes_": "bytes",
+    "rounds_to_recover": "threshold",
     "selection_": "groups",
     "slowest_": "bytes",
     "train_loss": "loss",

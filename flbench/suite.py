@@ -29,6 +29,7 @@ from flbench.core.clock_settings import ClockSettings, with_traces
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
+from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
@@ -213,6 +214,11 @@ class Suite(BaseModel):
         description="clients that train, but are in no test figure, such as attackers: ids, as"
         " `[0, 1]` or `'0-3, 7'`",
     )
+    periods: Annotated[tuple[PeriodSettings, ...], LATER] = Field(
+        default=(),
+        description="rounds from which on the data of some clients change, or they are not there:"
+        " see Periods",
+    )
     plugins: Annotated[tuple[Named, ...], LATER] = Field(
         default=(),
         description="plugins that join every method, such as an attack, and their parameters: see"
@@ -243,6 +249,19 @@ class Suite(BaseModel):
             )
         return headline
 
+    @field_validator("periods")
+    @classmethod
+    def _shows_the_last_round(
+        cls, periods: tuple[PeriodSettings, ...], info: ValidationInfo
+    ) -> tuple[PeriodSettings, ...]:
+        if periods and info.data.get("headline") == "validation":
+            raise PydanticCustomError(
+                "periods",
+                "none expected ([]), as headline is 'validation', which would choose"
+                " among rounds with other data",
+            )
+        return periods
+
     @hookimpl(specname="partition")
     def split(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
@@ -270,6 +289,11 @@ class Suite(BaseModel):
             return judged(self.not_judged, self.training_clients)
         except PydanticCustomError as error:
             raise BadParameter(f"suite '{self.name}': 'not_judged': {error}") from None
+
+    @property
+    def period_starts(self) -> list[int]:
+        """First rounds of the periods after the first one."""
+        return starts_of(self.periods, self.rounds)
 
     @property
     def networks(self) -> tuple[Component, ...]:

@@ -78,6 +78,16 @@ class Apple:
     share: Annotated[float, Gt(0), Le(1), "L, rounds of this term, as a share of all"] = 0.1
 
     @fl.hookimpl
+    def needs(self, ctx: fl.Context) -> fl.Needs:
+        """Every client of a round has all core models, and mixes them in every step."""
+        n, cohort, local = ctx.clients, len(ctx.cohort), ctx.local
+        cores = n * int(self.core(ctx).sum())
+        epoch = float(ctx.samples.sum()) / n * cohort / local.batch_size
+        return fl.Needs(
+            operations=ctx.rounds * epoch * local.epochs * 2 * cores, scalars=(cohort + 1) * cores
+        )
+
+    @fl.hookimpl
     def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
         """The module with a relationship vector, which starts at p_0."""
         scale = sqrt(self.relation_lr / ctx.local.lr)

@@ -146,12 +146,17 @@ class CFL:
         return mean < self.eps1 and longest > self.eps2
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """By samples, or uniform."""
+        return fl.client_weights(upload, self.weighting)
+
+    @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """w_g + mean D_i, which is the mean of the members' models, as all start from w_g."""
         counters = ctx.layout.counters
-        return fl.Models(fl.member_mean(state.models, upload, membership, counters, self.weighting))
+        return fl.Models(fl.member_mean(state.models, upload, membership, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:

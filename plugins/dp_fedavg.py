@@ -60,6 +60,7 @@ class DPFedAvg:
     year: ClassVar[int] = 2018
     kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
+    reads_sums: ClassVar[bool] = True
 
     clip: Annotated[float, Gt(0), "S, the largest norm of an update"] = 1.0
     noise: Annotated[float, Ge(0), "z, standard deviation of the sum's noise over S"] = 0.1

@@ -49,6 +49,12 @@ class FedAMP:
     lam: Annotated[float, Ge(0), "weight of the distance from the mixture"] = 0.1
 
     @fl.hookimpl
+    def needs(self, ctx: fl.Context) -> fl.Needs:
+        """The models of all clients, compared with each other in every round."""
+        n, size = ctx.clients, ctx.layout.parameters
+        return fl.Needs(operations=ctx.rounds * n * n * size, scalars=n * size + 4 * n * n)
+
+    @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """One row per client."""
         if ctx.clients < 2:

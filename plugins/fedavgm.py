@@ -27,6 +27,7 @@ class FedAvgM:
     paper: ClassVar[str] = "Hsu, Qi, Brown, arXiv 1909.06335"
     year: ClassVar[int] = 2019
     kind: ClassVar[str] = "server"
+    reads_sums: ClassVar[bool] = True
     presets: ClassVar[fl.Presets] = {"nesterov": {"nesterov": True}}
 
     beta: Annotated[float, Ge(0), Lt(1), "momentum of the server"] = 0.9

@@ -70,9 +70,10 @@ class FedNova:
         a = fl.effective_steps(upload.steps, ctx.local.momentum, ctx.local.lr * self.mu)
         size, rows = ctx.layout.parameters, state.models
         averaged = fl.member_mean(rows, upload, membership, ctx.layout.counters)
-        shares = membership.shares(upload.ids, len(rows)) * upload.samples
+        shares = membership.shares(upload.ids, len(rows)) * upload.client_weights
         tau = (shares * (upload.steps.double() if self.mu else a)).sum(dim=1)
-        tau = tau / shares.sum(dim=1).clamp(min=1)  # a row without uploads has no shares
+        total = shares.sum(dim=1)
+        tau = tau / torch.where(total > 0, total, 1.0)  # a row without uploads has no shares
         start = rows[membership.home[upload.ids], :size]
         normalised = (start - upload.selected()[:, :size]) / a.clamp(min=1e-12)[:, None].to(rows)
         mean = fl.weighted_mean(torch.zeros_like(rows[:, :size]), normalised, shares)

@@ -40,6 +40,7 @@ class FedAdagrad:
     )
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "server"
+    reads_sums: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": FEDAVG})
 
     server_lr: Annotated[float, Gt(0), "eta, learning rate of the server"] = 0.1

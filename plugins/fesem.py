@@ -139,6 +139,11 @@ class FeSEM:
         return fl.Membership(home)
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """By samples, or uniform."""
+        return fl.client_weights(upload, self.weighting)
+
+    @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
@@ -151,7 +156,7 @@ class FeSEM:
                 if len(members):
                     rows[k, : updates.shape[1]] += members.nanmean(dim=0)
         counters = ctx.layout.counters
-        rows = fl.member_mean(rows, upload, membership, counters, self.weighting)
+        rows = fl.member_mean(rows, upload, membership, counters)
         memory = {}
         if fitted == ctx.round:  # the updates are not needed any more
             memory["fesem.moves"] = state.memory["fesem.moves"][:0]

@@ -142,7 +142,7 @@ class HeteroFL:
         rows = fl.member_mean(state.models, upload, membership, counters)
         if masks.all():
             return fl.Models(rows)
-        shares = membership.shares(upload.ids, len(state.models)) * upload.samples
+        shares = membership.shares(upload.ids, len(state.models)) * upload.client_weights
         weights = shares.to(state.models.device)[:, :, None] * masks
         total = weights.sum(dim=1)
         mean = (weights * upload.selected().double()).sum(dim=1) / total

@@ -142,8 +142,8 @@ class LCFed:
         """The clusters' models, and the embedding of the mean of all uploads."""
         counters, size = ctx.layout.counters, ctx.layout.parameters
         rows = fl.member_mean(state.models, upload, membership, counters)
-        trained, samples = upload.selected()[:, :size], upload.samples.double()[None]
-        phi = fl.weighted_mean(state.memory[PHI][None], trained, samples)[0]
+        trained, shares = upload.selected()[:, :size], upload.client_weights[None]
+        phi = fl.weighted_mean(state.memory[PHI][None], trained, shares)[0]
         phi[ctx.layout.head[:size]] = torch.nan  # no part of the embedding
         return fl.Models(rows, {PHI: phi})
 

@@ -102,10 +102,15 @@ class LgFedAvg:
         return fl.Start(sent_mask=shared | ~holds, returned_mask=shared)
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """By samples, or uniform."""
+        return fl.client_weights(upload, self.weighting)
+
+    @fl.hookimpl
     def aggregate(self, state: fl.State, upload: fl.Upload, ctx: fl.Context) -> fl.Models:
         """The shared layers' mean goes into every row."""
         mask, counters = self.shared(ctx), ctx.layout.counters
-        rows = fl.partial_mean(state.models, upload, mask, counters, self.weighting)
+        rows = fl.partial_mean(state.models, upload, mask, counters)
         if ctx.round <= self.warm_rounds or not self.warm_rounds:
             return fl.Models(rows)
         holds = state.memory["lg-fedavg.holds"].index_fill(0, upload.ids, 1.0)

@@ -162,12 +162,17 @@ class PerFedAvg:
         return module
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """All clients count the same."""
+        return fl.client_weights(upload, "uniform")
+
+    @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """The uniform mean."""
         counters = ctx.layout.counters
-        return fl.Models(fl.member_mean(state.models, upload, membership, counters, "uniform"))
+        return fl.Models(fl.member_mean(state.models, upload, membership, counters))
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:

@@ -87,6 +87,14 @@ class PFedLIA:
     )
 
     @fl.hookimpl
+    def needs(self, ctx: fl.Context) -> fl.Needs:
+        """All partial models at once, each on everybody's samples; and the influence matrix."""
+        n, width = ctx.clients, ctx.layout.width
+        if ctx.rounds <= self.warmup:
+            return fl.Needs()
+        return fl.Needs(evaluations=n * (n + 1), scalars=(n + 1) * width + 2 * n * n)
+
+    @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:
         """Remember the influence matrix; warn if there are too few rounds for the probe."""
         if ctx.rounds <= self.warmup:

@@ -140,12 +140,17 @@ class PFedMe:
         return personal if stage.aggregates else None
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """By samples, or uniform."""
+        return fl.client_weights(upload, self.weighting)
+
+    @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """The mean of the clients' w_i, mixed with the last w."""
         counters, size = ctx.layout.counters, ctx.layout.parameters
-        rows = fl.member_mean(state.models, upload, membership, counters, self.weighting)
+        rows = fl.member_mean(state.models, upload, membership, counters)
         if self.beta != 1:
             before = state.models[:, :size]
             rows[:, :size] = before + self.beta * (rows[:, :size] - before)

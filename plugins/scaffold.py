@@ -79,12 +79,17 @@ class Scaffold:
         return fl.Report({"c_change": update / weight - c})
 
     @fl.hookimpl
+    def weights(self, upload: fl.Upload) -> Tensor:
+        """All clients count the same."""
+        return fl.client_weights(upload, "uniform")
+
+    @fl.hookimpl
     def aggregate(
         self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
     ) -> fl.Models:
         """Step along the uniform mean of the updates; store the clients' new variates."""
         counters, size = ctx.layout.counters, ctx.layout.parameters
-        rows = fl.member_mean(state.models, upload, membership, counters, "uniform")
+        rows = fl.member_mean(state.models, upload, membership, counters)
         if self.server_lr != 1:
             before = state.models[:, :size]
             rows[:, :size] = before + self.server_lr * (rows[:, :size] - before)

@@ -366,7 +366,7 @@ def test_how_columns_are_written() -> None:
     """Shares have four decimals, agreements three; a column of few runs is left out of others."""
     decimals = {one.name: one.digits for one in METRICS}
     assert {name for name, digits in decimals.items() if digits == 0} == {
-        "round", "rounds_to_target",
+        "round", "rounds_to_recover", "rounds_to_target",
     }  # fmt: skip
     assert {name for name, digits in decimals.items() if digits == 1} == {
         "groups", "noise", "link_seconds", "trained_epochs", "seconds_to_target",
@@ -383,7 +383,8 @@ def test_how_columns_are_written() -> None:
     unseen = {"unseen_accuracy", "unseen_accuracy_tuned"}
     assert {one.name for one in METRICS if one.spread} == {"accuracy_mean", *unseen}
     assert {one.name for one in METRICS if one.optional} == {
-        "megabits_to_target", "seconds_to_target", "simulated_seconds", *unseen,
+        "megabits_to_target", "rounds_to_recover", "seconds_to_target", "simulated_seconds",
+        *unseen,
     }  # fmt: skip
 
 
@@ -439,3 +440,34 @@ def test_what_crosses_between_clients_counts_until_the_target() -> None:
     }  # fmt: skip
     found = to_target(outcome(curves=curves, tested=np.ones(10), target=0.8))
     assert found["megabits_to_target"] == pytest.approx(8 * 7 / 10)
+
+
+def changing(curve: list[float | None], starts: list[int]) -> Outcome:
+    one = np.ones(1, dtype=np.int64)
+    return Outcome(one, one, np.zeros(1), curves={"accuracy": curve}, periods=starts)
+
+
+def test_a_period_has_the_accuracy_of_its_last_evaluation() -> None:
+    run = changing([0.5, 0.8, None, 0.3, 0.79, None, None, 0.2], [4, 7])
+    found = computed(run)
+    assert [found[f"accuracy_period_{at}"] for at in (1, 2, 3)] == [0.8, 0.79, 0.2]
+    assert found["rounds_to_recover_2"] == 2, ".01 less is recovered"
+    assert found["rounds_to_recover_3"] is None
+    assert found["rounds_to_recover"] is None, "one period does not recover"
+
+
+def test_the_slowest_recovery_counts() -> None:
+    found = computed(changing([0.8, 0.8, 0.3, 0.9, 0.2, 0.2, 0.9], [2, 5]))
+    assert found["rounds_to_recover_2"] == 1, "the change does no harm"
+    assert found["rounds_to_recover_3"] == found["rounds_to_recover"] == 3
+
+
+def test_a_change_before_the_first_evaluation_has_nothing_to_recover() -> None:
+    found = computed(changing([None, 0.3, 0.9], [2]))
+    assert found["accuracy_period_1"] is None
+    assert found["rounds_to_recover_2"] is None
+
+
+def test_a_run_without_periods_has_none_of_these_numbers() -> None:
+    found = computed(changing([0.5, 0.8], []))
+    assert not [name for name in found if "period" in name or "recover" in name]

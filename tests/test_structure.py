@@ -155,9 +155,9 @@ def test_hooks_are_documented_with_their_signatures_and_drawn_in_order() -> None
         if inspect.isfunction(function) and hasattr(function, "flbench_spec")
     }
     assert list(hooks) == [
-        "partition", "setup", "plan", "dispatch", "client_module", "metrics", "local_term",
-        "batch_loss", "phases", "report", "encode", "score", "cluster", "aggregate", "personalise",
-        "join", "run_started", "round_finished", "run_finished",
+        "partition", "needs", "setup", "plan", "dispatch", "client_module", "metrics", "local_term",
+        "batch_loss", "phases", "report", "encode", "decode", "score", "cluster", "weights",
+        "aggregate", "personalise", "join", "run_started", "round_finished", "run_finished",
     ]  # fmt: skip
     page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
     drawing = (hookspecs.__doc__ or "").partition("Order:")[0]

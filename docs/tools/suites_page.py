@@ -15,6 +15,7 @@ from typing import Any
 
 from flbench.core.clock_settings import LINKS, SPEEDS, ClockSettings
 from flbench.core.local_training import LocalTraining
+from flbench.core.period_settings import PeriodSettings
 from flbench.plugin.registry import Entry, entries, source_file, summary_of
 from flbench.suite import Suite
 
@@ -118,7 +119,65 @@ def _fields() -> list[str]:
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
-    return [*lines, *_plugins(), *_networks()]
+    return [*lines, *_periods(), *_plugins(), *_networks()]
+
+
+def _periods() -> list[str]:
+    """Markdown: how a suite changes the clients' data in the middle of a run."""
+    lines = [
+        "",
+        "## Periods",
+        "",
+        wrapped(
+            "A table `[[periods]]` says from which round on something changes for some clients;",
+            "there may be several, also with the same first round. `drift-groups` and",
+            "`come-and-go` are examples. Half of the clients of each true group get the data of a",
+            "client of another group from round 50 on:",
+        ),
+        "",
+        "```toml",
+        "[[periods]]",
+        "start = 50",
+        'change = "exchange"',
+        "share = 0.5",
+        "```",
+        "",
+        "| field of `[[periods]]` | default | meaning |",
+        "|---|---|---|",
+    ]
+    for name, field in PeriodSettings.model_fields.items():
+        default = "required" if field.is_required() else f"`{field.default!r}`"
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    paragraphs = [
+        (
+            "Training, validation and test samples change together, and so do the true groups",
+            "with which groups found are compared: that of a client is the group of its data.",
+            "Data whose labels were swapped, or that were rotated, are a group of their own. What",
+            "a method may know of the clients (numbers of samples and labels, their data, for",
+            "`oracle` the true groups) is that of the round; what it remembers, it remembers. Who",
+            "changes, and who gets whose data, depends on the seed alone, so all methods meet the",
+            "same. An image data set of several domains changes its domains with `exchange`, as",
+            "`rotated:digits` with the partition `by-domain`.",
+        ),
+        (
+            "Clients that are not there are sampled in no cohort, which has as many others",
+            "instead, are left out of the stages that a method plans, and are in no figure and no",
+            "group of that round. A stage that is not aggregated (a probe) asks them all the same,",
+            "because methods that group all clients in one stage need everybody; the result warns",
+            "of it. Their data are among `pooled` samples, and hooks can read them.",
+        ),
+        (
+            "The summary of a result has `accuracy_period_1`, `accuracy_period_2`, ..., the mean",
+            "accuracy at the last evaluation of each period, and `rounds_to_recover_2`, ...: the",
+            "rounds from the start of a period until accuracy is at most .01 below that of the",
+            "period before; null if it never is. `rounds_to_recover`, a column of the leaderboard,",
+            "is the most of them. A period begins with each `start` and each `until`.",
+            "`headline` must be `'last'`.",
+        ),
+    ]
+    for paragraph in paragraphs:
+        lines += ["", wrapped(*paragraph)]
+    return lines
 
 
 def _plugins() -> list[str]:

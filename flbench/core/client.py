@@ -98,6 +98,19 @@ class Batch:
         return self._logits
 
     @property
+    def index(self) -> Tensor:
+        """Position of each sample among all training samples of the client, shape (b,), int64.
+
+        They are positions in `ctx.client_data(client, "train")`, the same in every round, so what
+        is kept per sample can be looked up with them; in a stage that is `pooled`, positions among
+        the training samples of all clients, one client after the other.
+
+        Raises:
+            Undefined: neither `x` nor `y` is a tensor that the step was given.
+        """
+        return self.module.numbering.of(self.x, self.y)
+
+    @property
     def features(self) -> Tensor:
         """What enters the head, shape (b, d).
 
@@ -109,6 +122,29 @@ class Batch:
         if self._features is None:
             self._features, self._logits = self.module.features(self.x)
         return self._features
+
+
+@dataclass
+class Numbering:
+    """Which samples the batches of a step are; executors say it before every step.
+
+    Attributes:
+        batches: samples and labels of each batch of the step.
+        index: gives the positions of the samples of a batch, by the number of the batch.
+    """
+
+    batches: Sequence[tuple[Tensor, Tensor]] = ()
+    index: Callable[[int], Tensor] | None = None
+
+    def of(self, x: Tensor, y: Tensor) -> Tensor:
+        """Positions of the samples of a batch; see `Batch.index`."""
+        for number, (samples, labels) in enumerate(self.batches):
+            if (x is samples or y is labels) and self.index is not None:
+                return self.index(number)
+        raise Undefined(
+            "the samples of this batch have no index: expected the x or the y that `training_step`"
+            " was given, in a step of local training"
+        )
 
 
 BatchLoss = Callable[[Batch], Tensor]
@@ -204,6 +240,7 @@ class ClientModule(LightningModule):
         layout: places of its tensors in a row.
         loss_function: the loss of a batch in this stage, set by the executor.
         loss_was_used: whether a step took it.
+        numbering: the numbers of the samples of a step, set by the executor.
     """
 
     batches_per_step: ClassVar[int] = 1
@@ -220,6 +257,7 @@ class ClientModule(LightningModule):
         self.layout: ParameterLayout | None = None
         self.loss_function: BatchLoss = mean_cross_entropy
         self.loss_was_used = False
+        self.numbering = Numbering()
 
     def forward(self, x: Tensor) -> Any:  # noqa: ANN401 - Lightning leaves the output open
         """Return the logits of samples `x`, shape (b, classes); for text (b, T, classes)."""

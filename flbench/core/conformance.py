@@ -18,6 +18,9 @@ class Conformance:
             `{"local.momentum": 0.0}`.
         equals: other method -> parameters with which this method is equal to that one: models bit
             for bit, evaluated figures up to rounding.
+        within: other method of `equals` -> how far the models may be apart, relative to the
+            distance that they moved, and losses, in nats: for what sums in another order or in
+            fixed point. A method that is not named must be equal bit for bit.
         fails: check -> reason why it is known to fail. The reason is shown; if the check passes,
             that is an error.
 
@@ -30,4 +33,5 @@ class Conformance:
     rounds: int = 4
     suite: Mapping[str, object] = field(default_factory=dict)
     equals: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    within: Mapping[str, float] = field(default_factory=dict)
     fails: Mapping[str, str] = field(default_factory=dict)

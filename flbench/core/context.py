@@ -97,17 +97,20 @@ class Context(ABC):
         return counts[clients]
 
     def rng(
-        self, purpose: str, *address: int | str, client: int | None = None
+        self, purpose: str, *address: int | str, client: int | tuple[int, int] | None = None
     ) -> np.random.Generator:
         """A generator of the method's own: `ctx.rng("kmeans", ctx.round)` (see seeding).
 
         Args:
             purpose: what the numbers are for.
             *address: where they are drawn: round, stage, ...
-            client: whose they are, if they are a client's; they follow it when ids change.
+            client: whose they are, if they are a client's; they follow it when ids change. Of a
+                pair of clients, both: a key that the two share, whichever is named first.
         """
         if client is not None:
-            address = (*address, dict(enumerate(self.names or ())).get(client, client))
+            owners = client if isinstance(client, tuple) else (client,)
+            known = dict(enumerate(self.names or ()))
+            address = (*address, *sorted(known.get(owner, owner) for owner in owners))
         return seeding.rng(self.seed, "method", purpose, *address)
 
     @abstractmethod

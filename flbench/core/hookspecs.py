@@ -3,6 +3,7 @@
     partition            samples -> clients                          once
     client_module        loss and prediction of a client             once
     metrics              metrics of each client's test samples       once
+    needs                what grows with the pairs of clients        once
     setup                first models, membership, memory            once
     run_started          sinks hear of the run
     │
@@ -17,7 +18,9 @@
     │   │   report           what clients send and keep beside the model        │     │
     │   │   ... local training of the stage's clients ...                       │     │
     │   │   encode           what each client sends of what it made             │     │
+    │   │   decode           what the server makes of what arrived              │     │
     │   │   score, cluster   phase "after" training                             │     │
+    │   │   weights          how much each client counts in means               │     │
     │   │   aggregate        the new models (see `Stage.aggregates`)            │     │
     │   └───────────────────────────────────────────────────────────────────────┘     │
     │   personalise      the model with which each client is evaluated                │
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
         Membership,
         Message,
         Models,
+        Needs,
         Personal,
         Scores,
         Setup,
@@ -150,6 +154,15 @@ def partition(
         domains: domain of each sample, shape (m,), or None.
         clients: number of clients, N.
         rng: the only source of randomness to use.
+    """
+
+
+@hookspec()
+def needs(ctx: Context) -> Needs | None:
+    """Say what of the method's work grows faster than the number of clients. All.
+
+    It is asked before `setup`, with the context of round 1. A run that the memory does not hold, or
+    that would take too long, is refused then; so the numbers are the least that it takes.
     """
 
 
@@ -241,6 +254,18 @@ def encode(
 
 
 @hookspec(firstresult=True)
+def decode(state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload | None:
+    """Turn what arrived of `encode`'s messages into what the server knows. First.
+
+    Nobody sees the upload before. The answer may leave clients out, whose uploads nobody gets then.
+    Default: as it arrived.
+
+    Args:
+        stage: its clients are all that were called, so that one sees who has failed.
+    """
+
+
+@hookspec(firstresult=True)
 def score(
     state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
 ) -> Scores | None:
@@ -263,11 +288,26 @@ def cluster(
 
 
 @hookspec(firstresult=True)
-def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models | None:
-    """Compute the new model bank from the uploads. First.
+def weights(state: State, stage: Stage, upload: Upload, ctx: Context) -> Tensor | None:
+    """Return how much each client counts when uploads are averaged, shape (n,), float64, >= 0.
 
-    Default: each row is the sample-weighted mean of its members' uploads; a row without uploads
-    keeps its values.
+    First. It is asked once for each stage that is aggregated; `aggregate` has the answer as
+    `Upload.weights`. A method that changes the weights of any other wraps the hook; one that
+    averages otherwise than by samples answers it. Default: the numbers of samples.
+    """
+
+
+@hookspec(firstresult=True)
+def aggregate(
+    state: State, stage: Stage, upload: Upload, membership: Membership, ctx: Context
+) -> Models | None:
+    """Compute the new model bank from the uploads of a stage. First.
+
+    Default: each row is the mean of its members' uploads, weighted as `weights` says; a row without
+    uploads keeps its values.
+
+    Args:
+        stage: the stage; its clients are those whose uploads arrived.
     """
 
 

@@ -30,7 +30,7 @@ class Membership:
     Attributes:
         home: row of each client's model, shape (N,), int64; -1 = undecided.
         weights: share of client j in row k, shape (K, N), >= 0; rows may overlap. None = one-hot
-            of `home`. The default `aggregate` multiplies it by the clients' sample counts.
+            of `home`. The default `aggregate` multiplies it by the clients' weights (samples).
         parent: where `cluster` changes the rows: the old row each new row is copied from, shape
             (K,).
         memory: new values of the method's memory, "<method>.<name>" -> tensor.
@@ -121,6 +121,21 @@ class Memory:
 
     value: Tensor
     scope: Scope = "run"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs that grows faster than the number of clients, at the least.
+
+    Attributes:
+        evaluations: of one model on one client's validation samples (`ctx.evaluate`), in the run.
+        operations: multiplications with additions beside these, in the run.
+        scalars: that are in memory at once, of 4 bytes.
+    """
+
+    evaluations: float = 0
+    operations: float = 0
+    scalars: float = 0
 
 
 @dataclass(frozen=True)
@@ -341,6 +356,8 @@ class Upload:
             scalar of `Start.returned_mask`.
         arrivals: simulated time at which each upload arrives, seconds, shape (n,), float64; None
             where the suite has no clock.
+        weights: how much each client counts in a mean, shape (n,), float64: what plugins answer to
+            the hook `weights`, in `aggregate`; None = none answers (see `client_weights`).
         logged: what each client's module logged (`self.log`), which the round loop takes to the
             history; no hook gets it.
     """
@@ -359,7 +376,24 @@ class Upload:
     kept: Extras = field(default_factory=dict)
     bits: Tensor | None = None
     arrivals: Tensor | None = None
+    weights: Tensor | None = None
     logged: Sequence[Mapping[str, float]] = ()
+
+    @property
+    def client_weights(self) -> Tensor:
+        """How much each client counts in a mean, shape (n,), float64: by samples if nobody says."""
+        return self.samples.double() if self.weights is None else self.weights
+
+    def select(self, positions: Tensor) -> Upload:
+        """The uploads of some of its clients: positions, shape (k,)."""
+
+        def chosen(tables: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: one for name, one in tables.items() if isinstance(one, Tensor)}
+            return {name: table[positions.to(table.device)] for name, table in found.items()}
+
+        own = {name: value for name, value in vars(self).items() if name != "rows"}
+        few = {"extras": chosen(self.extras), "kept": chosen(self.kept), **chosen(own)}
+        return replace(self, **few)
 
     @property
     def model_steps(self) -> Tensor:
@@ -453,7 +487,11 @@ class Personal:
         row: row of the bank per client, shape (n,).
         params: explicit models, shape (n, W).
         adaptation: local training of a copy before the evaluation; None = none.
-        predictor: `(module, x) -> logits`, used in place of `module.predict`.
+        predictor: `(module, x) -> logits`, used in place of `module.predict`. It is called in
+            evaluation mode and without gradients, which `torch.enable_grad()` turns on. What it
+            writes to the module is undone after each call.
+        transductive: whether predictions look at all samples of the client that are tested, without
+            their labels (test-time adaptation): they are then made client by client, in one call.
         extras: tensors in `module.received` during prediction, name -> (n, ...).
         others: further models to evaluate, reported as `accuracy_<name>` (the generic model of
             FedRoD, the nearest-prototype rule of FedProto).
@@ -466,6 +504,7 @@ class Personal:
     params: Tensor | None = None
     adaptation: Stage | None = None
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
+    transductive: bool = False
     extras: Extras = field(default_factory=dict)
     others: Mapping[str, Personal] = field(default_factory=dict)
     labels: Callable[[Tensor], Tensor] | None = None

@@ -228,15 +228,4 @@ class StageTimer:
 
 def select_uploads(upload: Upload, positions: Tensor) -> Upload:
     """The uploads at some positions, shape (k,)."""
-
-    def select(table: Tensor) -> Tensor:
-        return table[positions.to(table.device)]
-
-    per_client = {
-        name: select(value)
-        for name, value in vars(upload).items()
-        if isinstance(value, Tensor) and name != "rows"
-    }
-    extras = {name: select(table) for name, table in upload.extras.items()}
-    kept = {name: select(table) for name, table in upload.kept.items()}
-    return replace(replace(upload, extras=extras, kept=kept), **per_client)  # type: ignore[arg-type]
+    return upload.select(positions)

@@ -12,6 +12,7 @@ evaluated in one pass. CPUs are faster one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -121,6 +122,8 @@ def call_of_many(
         module.received = Received(dict(zip(names, tensors, strict=True)), EVALUATION)
         with space.fabric.autocast():
             logits = module.predict(x)
+        if logits.requires_grad:
+            logits = logits.detach()
         return logits.float(), module.measure(logits.float(), y).double()
 
     call = ModuleCall(module, outcome)
@@ -131,13 +134,18 @@ def call_of_many(
     return vmap(one, in_dims=(0, samples, samples, *[0] * len(names)))
 
 
+def predicts_itself(module: ClientModule) -> bool:
+    """Whether a method's own code predicts, which may write to the module."""
+    return type(module).predict is not ClientModule.predict
+
+
 def load(space: Workspace, row: Tensor, received: Mapping[str, Tensor] | None = None) -> None:
     """Load a model, shape (W,), and what it has received, for predictions."""
     space.load(row)
     space.module.start, space.module.received = row, Received(received, EVALUATION)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor:
     """Evaluate models, shape (g, W), in one pass; see `evaluate_several`.
 
@@ -155,7 +163,7 @@ def _evaluate_together(space: Workspace, rows: Tensor, pooled: Pooled) -> Tensor
     return sums_of(table.flatten(1), pooled).view(-1, *table.shape[1:])
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate_model(
     space: Workspace,
     row: Tensor,
@@ -165,6 +173,8 @@ def evaluate_model(
     calibration: Tensor | None = None,
     stream: Stream | None = None,
     labels: Callable[[Tensor], Tensor] | None = None,
+    *,
+    whole: bool = False,
 ) -> Tensor:
     """Evaluate one model on some clients' samples, in chunks.
 
@@ -177,17 +187,22 @@ def evaluate_model(
         calibration: shape (bins, 3), float64; the result of `confidences` is added to it.
         stream: metrics that the logits are fed to.
         labels: what predictions are compared with (`Personal.labels`); None = the labels.
+        whole: all samples in one call.
 
     Returns:
         Loss sum, number correct and number of predictions per client; shape (n, 3), float64.
     """
-    module, at, size = space.module, 0, chunk(pooled.y)
+    module, at = space.module, 0
+    size = max(1, len(pooled.y)) if whole else chunk(pooled.y)
     load(space, row, received)
+    own = predictor is not None or predicts_itself(module)
+    undoing = space.undoing if own else nullcontext
     space.evaluation_mode()
     measured = []
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
-        with space.fabric.autocast():
+        with undoing(), space.fabric.autocast():
             logits = module.predict(x) if predictor is None else predictor(module, x)
+        logits = logits.detach()
         wanted = y if labels is None else labels(y)
         measured.append(module.measure(logits.float(), wanted).double())
         if calibration is not None:
@@ -245,23 +260,42 @@ def chunk(samples: Tensor) -> int:
     return max(1, CHUNK // tokens)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def mean_loss(space: Workspace, x: Tensor, y: Tensor) -> float:
     """Mean loss of the model in the workspace on some samples, in nats."""
     space.evaluation_mode()
+    undoing = space.undoing if predicts_itself(space.module) else nullcontext
     parts = []
     for a, b in zip(x.split(chunk(y)), y.split(chunk(y)), strict=True):
-        with space.fabric.autocast():
+        with undoing(), space.fabric.autocast():
             logits = space.module.predict(a)
-        parts.append(space.module.measure(logits.float(), b).double().sum(dim=0))
+        parts.append(space.module.measure(logits.detach().float(), b).double().sum(dim=0))
     loss, _, predictions = torch.stack(parts).sum(dim=0).tolist()
     return float(loss / predictions)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def logits_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
-    """Logits of every model on the same samples, shape (m, len(x), C); models are batched."""
-    return torch.cat([forward(space, plain(models), part) for part in x.split(chunk(x))], dim=1)
+    """Logits of every model on the same samples, shape (m, len(x), C).
+
+    Models are batched, if the module's own `predict` can be called for many at once.
+    """
+    parts = x.split(chunk(x))
+    try:
+        return torch.cat([forward(space, plain(models), part) for part in parts], dim=1)
+    except Exception:
+        if not predicts_itself(space.module):
+            raise
+
+    def logits(part: Tensor) -> Tensor:
+        with space.undoing(), space.fabric.autocast():
+            return space.module.predict(part).detach().float()
+
+    found = []
+    for model in range(len(models)):
+        space.load(row_of(models, model))
+        found.append(torch.cat(list(map(logits, parts))))
+    return torch.stack(found)
 
 
 def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
@@ -272,8 +306,10 @@ def forward(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     space.evaluation_mode()
     space.module.received = Received(where=SERVER)
     prediction = ModuleCall(space.module, space.module.predict)
+    own = predicts_itself(space.module)
 
     def logits(row: Tensor, x: Tensor) -> Tensor:
+        row = row.clone() if own else row  # the rows are the caller's
         with space.fabric.autocast():
             found = prediction.with_tensors(space.layout.unflatten(row), x)
         return found.float()
@@ -299,7 +335,7 @@ def _by_network(space: Workspace, models: Tensor, function: Callable[[Tensor], T
     return torch.cat(result)[torch.cat(places).argsort()]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """Input of the head of every model, shape (m, len(x), d).
 

@@ -186,7 +186,7 @@ def evaluate_lanes(
     return found if space.evaluates_lanes else None
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _in_one_pass(
     space: Workspace,
     rows: Tensor,

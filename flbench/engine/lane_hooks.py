@@ -31,7 +31,10 @@ from flbench.engine.lanes import Lanes, StageJob
 from flbench.engine.sequential import start_phase
 
 T = TypeVar("T")
-SET_HERE = "start", "received", "steps", "loss_function", "loss_was_used", "_trainer"
+SET_HERE = (
+    *("start", "received", "steps", "loss_function", "loss_was_used", "numbering"),
+    "_trainer",
+)
 """Attributes of a ClientModule that executors set."""
 
 

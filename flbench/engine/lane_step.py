@@ -106,6 +106,10 @@ class LaneStep:
     The gradient is taken for each tensor, not for the row of which the tensors are slices: its
     backward pass would write a complete row for every slice.
 
+    Attributes:
+        reads_index: whether it gets the positions of samples (`Batch.index`), which a plain loss
+            does not look at.
+
     Args:
         space: holds the module.
         work: what the methods add to it.
@@ -141,6 +145,7 @@ class LaneStep:
         self.is_plain = (
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
+        self.reads_index = not self.has_plain_loss
         self.index: Any = 0
         self.take = space.trainer.training_step
         self.reached: set[str] = set()
@@ -247,7 +252,8 @@ class LaneStep:
             sizes: samples of each batch of the step.
             lanes: number of lanes, G.
             inputs: the parameters' tensors, each (G, ...), buffers (G, B), start (G, W), what the
-                clients received, and samples and labels of each batch, (G, b, ...).
+                clients received, and samples and labels of each batch, (G, b, ...), with the
+                samples' positions, (G, b), where the step `reads_index`.
             index: number of the step within its epoch; `Index()` if lanes have several.
             shares: the part of the lanes that each run has, where several make a recorded step.
 
@@ -282,9 +288,9 @@ class LaneStep:
         parameters = {slot.name: next(rest) for slot in self.parameters}
         buffers, start = next(rest), next(rest)
         received = {name: next(rest) for name in self.received}
-        parts = tuple(zip(rest, rest, strict=True))
-        batch = parts[0] if len(parts) == 1 else parts
-        gradients, (loss, after) = self.gradients(parameters, buffers, start, received, batch)
+        columns = [rest] * (3 if self.reads_index else 2)
+        batches = tuple(zip(*columns, strict=True))
+        gradients, (loss, after) = self.gradients(parameters, buffers, start, received, batches)
         return [*(gradients[slot.name] for slot in self.parameters), loss, after]
 
     def _loss(
@@ -293,9 +299,10 @@ class LaneStep:
         buffers: Tensor,
         start: Tensor,
         received: Named,
-        batch: Any,  # noqa: ANN401 - a batch, or a tuple of them
+        batches: Sequence[tuple[Tensor, ...]],
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of one lane and its buffers after the step."""
+        numbering, pairs = self.module.numbering, tuple((x, y) for x, y, *_ in batches)
         for name, tensor in parameters.items():
             tensor.register_hook(partial(self._reach, name))
         named_buffers = {}
@@ -304,7 +311,11 @@ class LaneStep:
             named_buffers[slot.name] = values.long() if slot.kind == "counter" else values
         self.module.start, self.module.received = start, Received(received, TRAINING)
         self.space.lane_randomness.lane_marker = start[:0].sum()
+        if self.reads_index:
+            numbering.batches, numbering.index = pairs, lambda number: batches[number][2]
+        batch = pairs[0] if len(pairs) == 1 else pairs
         loss = self.call.with_tensors({**parameters, **named_buffers}, batch)
+        numbering.batches, numbering.index = (), None
         if not named_buffers:
             return loss, buffers.clone()
         after = [tensor.reshape(-1).to(buffers.dtype) for tensor in named_buffers.values()]

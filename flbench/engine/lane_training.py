@@ -341,6 +341,7 @@ class LaneTraining:
         ]
         filled = self._filled(steps, plans)
         plan, ordered = plans, phase_steps.placed(plans, filled)
+        chosen = [job.chosen[client] for job, client, _ in lanes.places]
         lengths = np.array([len(steps) for steps in plan])
         for epoch in zip(*feeds, strict=True):
             left = np.array(most) - lanes.steps
@@ -348,6 +349,13 @@ class LaneTraining:
                 plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
                 lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
             rows = np.concatenate([own[order] for own, order in zip(owned, epoch, strict=True)])
+            if phase_steps.reads_index:
+                phase_steps.positions = np.concatenate(
+                    [
+                        order if own is None else own[order]
+                        for own, order in zip(chosen, epoch, strict=True)
+                    ]
+                )
             for step in ordered:
                 for part in phase_steps.parts(step, plan, rows):
                     phase_steps.make(part, rows)
@@ -391,6 +399,10 @@ class LaneTraining:
 class PhaseSteps:
     """The steps of lanes in a phase.
 
+    Attributes:
+        reads_index: whether steps get the positions of samples.
+        positions: of the samples of all lanes in the order of the epoch (`Batch.index`).
+
     Args:
         lanes: the lanes.
         pool: the samples.
@@ -414,6 +426,11 @@ class PhaseSteps:
         self.before = lanes.steps.copy()
         self.first = np.cumsum([0, *map(len, lanes.owned)])
         self.trained: set[str] | None = None
+        self.positions = np.arange(0)
+        reading = {step.reads_index for step in steps.values()}
+        if len(reading) > 1:
+            raise NotTogether("not all of them look at the numbers of samples")
+        self.reads_index = True in reading
 
     @cached_property
     def job_numbers(self) -> list[int]:
@@ -540,6 +557,10 @@ class PhaseSteps:
                 inputs.append(pool.index_select(0, ids.view(-1)).view(*ids.shape, *pool.shape[1:]))
             if unused is not None:
                 inputs[-1][unused] = NO_LABEL
+            if self.reads_index:  # no batch is filled up then
+                is_read = reads is None or len(inputs) in reads
+                positions = self.positions[samples] if is_read else samples
+                inputs.append(sent(positions, self.pool.x.device))
         return inputs
 
     def _refuse_others(self, trained: Iterable[str]) -> None:

@@ -44,6 +44,7 @@ class StageJob:
         programs: recorded steps, of the run or of all that share them.
         uses: a step is recorded when it is made for this time.
         owned: rows of the pool that each client trains on.
+        chosen: positions of these among all that the client owns; None = they are all.
         outcomes: of each client and candidate; `train` fills them.
     """
 
@@ -57,11 +58,14 @@ class StageJob:
     programs: ProgramTable
     uses: int = USES
     owned: list[Tensor] = field(init=False)
+    chosen: list[Indices | None] = field(init=False)
     outcomes: list[list[Outcome]] = field(init=False)
 
     def __post_init__(self) -> None:
         acting, candidates, _ = self.start.params.shape
-        self.owned = [self.executor.owned(one, self.stage) for one in self.stage.clients.tolist()]
+        clients = self.stage.clients.tolist()
+        self.owned = [self.executor.owned(one, self.stage) for one in clients]
+        self.chosen = [self.executor.chosen(one, self.stage) for one in clients]
         self.outcomes = [[IDLE] * candidates for _ in range(acting)]
 
     @property

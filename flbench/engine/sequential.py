@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from flbench.core.client import (
     Report,
     mean_cross_entropy,
 )
+from flbench.core.dataset import Indices
 from flbench.core.file_memory import write
 from flbench.core.model_bank import RowStore
 from flbench.core.seeding import torch_seed
@@ -80,10 +81,21 @@ class Sequential:
 
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
-        lists = self.samples.splits["train"]
-        rows = lists.rows if stage.pooled else lists[client]
-        chosen = subset(len(rows), stage, self.seed, self.samples.name(client))
+        rows = self.all_owned(client, stage)
+        chosen = self.chosen(client, stage)
         return rows if chosen is None else rows[chosen]
+
+    def all_owned(self, client: int, stage: Stage) -> Tensor:
+        """`owned`, if the stage did not train on some of the samples only."""
+        lists = self.samples.splits["train"]
+        return lists.rows if stage.pooled else lists[client]
+
+    def chosen(self, client: int, stage: Stage) -> Indices | None:
+        """Positions of those of a client's samples that it trains on, shape (m,); None = all."""
+        if stage.samples is None:
+            return None
+        samples = len(self.all_owned(client, stage))
+        return subset(samples, stage, self.seed, self.samples.name(client))
 
     def numbers_owned(self, stage: Stage) -> list[int]:
         """How many samples each client of a stage trains on."""
@@ -181,7 +193,8 @@ class Sequential:
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         space.training_mode()
         with learning_rate(space, schedule, round_), space.trainer.client(work.terms):
-            self._train_phases(rows, stage, schedule, work, mask, (round_, name))
+            chosen = self.chosen(client, stage)
+            self._train_phases(rows, chosen, stage, schedule, work, mask, (round_, name))
             trainer = space.trainer
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
             module.steps = trainer.made
@@ -199,6 +212,7 @@ class Sequential:
     def _train_phases(
         self,
         rows: Tensor,
+        chosen: Indices | None,
         stage: Stage,
         schedule: Schedule,
         work: LocalWork,
@@ -209,6 +223,7 @@ class Sequential:
 
         Args:
             rows: the client's rows of the pool.
+            chosen: positions of these among all that it owns, shape (m,); None = they are all.
             stage: the stage.
             schedule: how long and fast.
             work: what the methods add.
@@ -229,8 +244,28 @@ class Sequential:
                     break
                 shuffled = rows.index_select(0, torch.as_tensor(order)).to(space.device)
                 x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
-                trainer.epoch(batches_of(x, y, batches[: left - trainer.made]))
+                steps = batches[: left - trainer.made]
+                trainer.epoch(self._batches(x, y, steps, order, chosen))
         trainer.end()
+
+    def _batches(
+        self,
+        x: Tensor,
+        y: Tensor,
+        steps: Sequence[Sequence[slice]],
+        order: Indices,
+        chosen: Indices | None,
+    ) -> Iterator[Any]:
+        """The batch of each step, samples and labels; a tuple of them where a step takes several.
+
+        Which samples they are can be asked until the next one is taken (`Numbering`).
+        """
+        numbering, device = self.workspace.module.numbering, self.workspace.device
+        for step in steps:
+            parts = [(x[cut], y[cut]) for cut in step]
+            numbering.batches = parts
+            numbering.index = partial(positions, order, chosen, step, device)
+            yield parts[0] if len(parts) == 1 else tuple(parts)
 
     def planned_steps(self, stage: Stage) -> Tensor:
         """Optimiser steps of each client of a stage, shape (n,), int64, without own phases."""
@@ -263,6 +298,7 @@ class Sequential:
             yield
         finally:
             module.loss_function = mean_cross_entropy
+            module.numbering.batches, module.numbering.index = (), None
 
     def epoch_steps(self, samples: int, phase: LocalPhase) -> list[list[slice]]:
         """The optimiser steps of one epoch; see `steps`."""
@@ -289,6 +325,26 @@ class Sequential:
             joined([report.sent for report in reports], "sends"),
             joined([report.kept for report in reports], "keeps"),
         )
+
+
+def positions(
+    order: Indices,
+    chosen: Indices | None,
+    step: Sequence[slice],
+    device: torch.device,
+    batch: int,
+) -> Tensor:
+    """Positions of a batch's samples among all that a client owns, shape (b,); see `Batch.index`.
+
+    Args:
+        order: the samples of an epoch, as positions among those that the stage trains on.
+        chosen: positions of these among all; None = they are all.
+        step: the part of the epoch that each batch of the step is.
+        device: where it is asked for.
+        batch: number of the batch.
+    """
+    at = order[step[batch]]
+    return torch.as_tensor(at if chosen is None else chosen[at]).to(device)
 
 
 def joined(tables: Sequence[Extras], verb: str) -> Extras:
@@ -358,13 +414,6 @@ def learning_rate(space: Workspace, schedule: Schedule, round_: int) -> Iterator
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
-
-
-def batches_of(x: Tensor, y: Tensor, steps: Sequence[Sequence[slice]]) -> Iterator[Any]:
-    """The batch of each step, samples and labels; a tuple of them where a step takes several."""
-    for step in steps:
-        parts = [(x[cut], y[cut]) for cut in step]
-        yield parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def copy_idle(rows: Sequence[Tensor], start: Dispatched) -> None:

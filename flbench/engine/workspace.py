@@ -7,6 +7,8 @@ every module that it gets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -158,6 +160,20 @@ class Workspace:
         """Clear the gradients; faster than `optimizer.zero_grad`, which runs profiling hooks."""
         for parameter in self._parameters:
             parameter.grad = None
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Undo what a method's prediction does to the module: its model, modes and gradients."""
+        trained = [parameter.requires_grad for parameter in self._parameters]
+        before = self.snapshot()
+        try:
+            yield
+        finally:
+            self.load(before)
+            self.evaluation_mode()
+            self.clear_gradients()
+            for parameter, is_trained in zip(self._parameters, trained, strict=True):
+                parameter.requires_grad_(is_trained)
 
     def seed(self, seed: int) -> None:
         """Seed torch's default generator on this device, for example for dropout.

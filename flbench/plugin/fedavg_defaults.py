@@ -19,7 +19,7 @@ from flbench.core.context import Context
 from flbench.core.hookspecs import hookimpl
 from flbench.core.model_bank import row_of
 from flbench.core.state import Membership, Models, Personal, Setup, Stage, Start, State, Upload
-from flbench.toolbox.aggregation import member_mean
+from flbench.toolbox.aggregation import client_weights, member_mean
 from flbench.toolbox.personalisation import best_model, common_part
 
 
@@ -70,8 +70,14 @@ def phases() -> PhaseRule:
 
 
 @hookimpl
+def weights(upload: Upload) -> Tensor:
+    """A client counts as much as it has samples."""
+    return client_weights(upload)
+
+
+@hookimpl
 def aggregate(state: State, upload: Upload, membership: Membership, ctx: Context) -> Models:
-    """The sample-weighted mean of each row's members."""
+    """The weighted mean of each row's members."""
     return Models(member_mean(state.models, upload, membership, ctx.layout.counters))
 
 

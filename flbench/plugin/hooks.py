@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -88,6 +88,7 @@ class HookCaller:
         self._between_hooks = IsolatedPlugin("+".join(name for name, _ in methods), warn)
         self._settings: Snapshot = []
         self._trainer = "defaults"
+        self._weigher = "defaults"
         self._given: dict[str, object] = {}
         self.read: set[str] = set()
         self._warn = functools.cache(warn)  # says each line once
@@ -165,6 +166,11 @@ class HookCaller:
         """The partition; every suite answers."""
         answer = self._call("partition", labels=labels, domains=domains, clients=clients, rng=rng)
         return validation.partition(answer, clients, len(labels))
+
+    def needs(self, ctx: Context) -> list[HookResult]:
+        """What each plugin says that it needs at the least."""
+        answers = self._call("needs", ctx=ctx)
+        return [HookResult(one.plugin, validation.needs(one, ctx)) for one in answers]
 
     def setup(self, ctx: Context) -> Setup:
         """Bank and membership of the plugin named last, memories of all."""
@@ -272,6 +278,11 @@ class HookCaller:
         answers = self._call("encode", state=state, stage=stage, upload=upload, ctx=ctx)
         return [validation.encode(answer, state, ctx) for answer in reversed(answers)]
 
+    def decode(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload:
+        """What the server makes of the messages that arrived, of a stage's called clients."""
+        answer = self._call("decode", state=state, stage=stage, upload=upload, ctx=ctx)
+        return upload if answer is None else validation.decode(answer, upload, ctx)
+
     def score(
         self, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
     ) -> Scores | None:
@@ -288,12 +299,32 @@ class HookCaller:
         )
         return None if answer is None else validation.cluster(answer, state, ctx)
 
-    def aggregate(self, state: State, upload: Upload, ctx: Context) -> Models:
-        """The new bank."""
+    def weighted(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Upload:
+        """The upload with how much each client counts, if a plugin has a say in it."""
+        if len(self._manager.hook.weights.get_hookimpls()) == 1:
+            return upload  # by samples, which are read only where somebody averages by them
+        answer = self._call("weights", state=state, stage=stage, upload=upload, ctx=ctx)
+        weights = validation.weights(answer, upload, ctx)
+        self._weigher = answer.plugin
+        return replace(upload, weights=weights)
+
+    def aggregate(self, state: State, stage: Stage, upload: Upload, ctx: Context) -> Models:
+        """The new bank.
+
+        Raises:
+            Undefined: a plugin says how much clients count, and nobody looks at it.
+        """
+        given = upload if upload.weights is None else UploadWithNote(**vars(upload))
         answer = self._call(
-            "aggregate", state=state, upload=upload, membership=state.membership, ctx=ctx
-        )
-        return validation.aggregate(answer, state, ctx)
+            "aggregate", state=state, stage=stage, upload=given,
+            membership=state.membership, ctx=ctx,
+        )  # fmt: skip
+        models = validation.aggregate(answer, state, ctx)
+        deaf = isinstance(given, UploadWithNote) and not given.was_asked
+        if deaf and self._weigher not in ("defaults", answer.plugin):
+            rule = f"{answer.plugin} averages by a rule of its own"
+            raise Undefined(f"{rule}, so {self._weigher} changes nothing: name one of them")
+        return models
 
     def personalise(self, state: State, clients: Tensor, ctx: Context) -> Personal:
         """The model each client is judged by."""
@@ -304,6 +335,21 @@ class HookCaller:
         """The model of each newcomer."""
         answer = self._call("join", state=state, clients=clients, ctx=ctx)
         return validation.personal("join", answer, state, clients, ctx)
+
+
+@dataclass(frozen=True)
+class UploadWithNote(Upload):
+    """An upload that notes whether its weights are read."""
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether somebody read them."""
+        return "asked" in vars(self)
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any field
+        if name == "weights":
+            vars(self)["asked"] = True
+        return super().__getattribute__(name)
 
 
 def within_networks(start: Dispatched, who: str, stage: Stage, ctx: Context) -> Dispatched:

@@ -25,12 +25,14 @@ from flbench.core.state import (
     Memory,
     Message,
     Models,
+    Needs,
     Personal,
     Scores,
     Setup,
     Stage,
     Start,
     State,
+    Upload,
 )
 from flbench.errors import PluginError, Undefined, in_one_line
 from flbench.plugin.field_types import misfit
@@ -190,6 +192,15 @@ def partition(answer: HookResult | None, clients: int, samples: int) -> Partitio
             f" returned groups of shape {np.shape(value.groups)}, expected ({clients},):"
             " one true group per client"
         )
+    return value
+
+
+def needs(answer: HookResult, ctx: Context) -> Needs:
+    """Numbers that are not negative."""
+    value, expect = answered("needs", answer, Needs, ctx)
+    for name, number in vars(value).items():
+        if not 0 <= number < float("inf"):
+            raise expect.failure(f": {name} is {number}, expected a number >= 0")
     return value
 
 
@@ -458,6 +469,24 @@ def encode(answer: HookResult, state: State, ctx: Context) -> Callable[[Message]
     return named
 
 
+def decode(answer: HookResult, came: Upload, ctx: Context) -> Upload:
+    """The uploads of clients whose messages came: finite models, one entry per client."""
+    value, expect = answered("decode", answer, Upload, ctx)
+    expect.part(": ids").indices(value.ids, (None,), "ids of the clients")
+    if not set(value.ids.tolist()) <= set(came.ids.tolist()) or (value.ids.diff() <= 0).any():
+        raise expect.failure(
+            f": ids expects some of {came.ids.tolist()}, ascending, got {value.ids.tolist()}"
+        )
+    shape = (len(value.ids), *came.params.shape[1:])
+    if value.params is not came.params:
+        expect.part(": params").shape(value.params, shape, "clients, candidates, scalars")
+        expect.part(": params").rows(value.params.flatten(0, 1), (None, shape[-1]), "models")
+    for name, table in vars(value).items():
+        if isinstance(table, Tensor) and name != "rows":
+            expect.part(f": {name}").one_row_each(table, len(value.ids), "client")
+    return value
+
+
 def score(answer: HookResult, state: State, ctx: Context) -> Scores:
     """Finite or NaN, one row per judge, one column per judged."""
     value, expect = answered("score", answer, Scores, ctx)
@@ -491,6 +520,17 @@ def cluster(answer: HookResult, state: State, ctx: Context) -> Membership:
     expect.membership(value, rows, ctx.clients)
     expect.memory(value.memory, state, rows, ctx.clients)
     return value
+
+
+def weights(answer: HookResult | None, upload: Upload, ctx: Context) -> Tensor:
+    """A finite number >= 0 for each client that came, in double precision."""
+    value, expect = answered("weights", answer, Tensor, ctx)
+    expect.shape(value, (len(upload.ids),), "how much each client counts")
+    if value.dtype != torch.float64:
+        raise expect.failure(f" returned {value.dtype}, expected float64")
+    if not bool((value.isfinite() & (value >= 0)).all()):
+        raise expect.failure(f" returned {value.tolist()[:10]}, expected finite numbers >= 0")
+    return value.cpu()
 
 
 def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:

@@ -36,6 +36,8 @@ from flbench.metrics import (
     computed,
     is_taken,
     metrics_of,
+    metrics_of_periods,
+    period_starts,
 )
 from flbench.results.hashed_fields import DESCRIBES
 from flbench.results.marks import (
@@ -170,6 +172,11 @@ class _Model(_Strict):
     name: Name
 
 
+class _Period(_Strict):
+    start: Positive
+    until: Positive | None = None
+
+
 class Settings(_Strict):
     """What every result says of its suite; there is more, which no table needs."""
 
@@ -184,6 +191,7 @@ class Settings(_Strict):
     model: _Model
     not_judged: list[Count] = []
     plugins: list[_Model] = []
+    periods: list[_Period] = []
 
 
 class _Stored(BaseModel):
@@ -460,7 +468,15 @@ class Result(_Stored):
                 label: ClientValues(one.values, one.higher_is_better)
                 for label, one in (self.client_metrics or {}).items()
             },
+            periods=self.periods,
         )
+
+    @property
+    def periods(self) -> list[int]:
+        """First rounds of the suite's periods after the first one."""
+        changes = [_Period.model_validate(one) for one in self.suite.get("periods", [])]
+        pairs = [(one.start, one.until) for one in changes]
+        return period_starts(pairs, self.suite.get("rounds", 0))
 
     @property
     def plugins(self) -> list[Plugin]:
@@ -690,7 +706,8 @@ def _summary(result: Result) -> Iterator[Complaint]:
     if cost is not None and (cost < 0 or cost > LARGEST):
         yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
     asked = [one for label in result.client_metrics or {} for one in metrics_of(label, None)]
-    known = {one.name for one in (*METRICS, *asked)}
+    periods = metrics_of_periods(len(result.periods) + 1) if result.periods else []
+    known = {one.name for one in (*METRICS, *periods, *asked)}
     for name in sorted(result.summary.keys() - known):
         yield f"summary.{name}", "the name of a metric expected"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from flbench.core import hookspecs
-from flbench.core.hookspecs import implemented_hooks
+from flbench.core.hookspecs import hook_marks, implemented_hooks
 from flbench.core.parameters import Parameter, Presets, checked, declared
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
@@ -300,14 +301,16 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
     """Refuse plugins that cannot go together.
 
     Raises:
-        UserError: two score models, or group the clients, or average, or replace the local
-            objective; one keeps a model per client and another would group them; one pools all
-            data and another would treat clients apart; or no hook of one is ever asked.
+        UserError: two score models, or group the clients, or average, or weigh the clients, or
+            replace the local objective; one keeps a model per client and another would group them;
+            one pools all data and another would treat clients apart; or no hook of one is ever
+            asked.
     """
     refused = f"'{'+'.join(name for name, _ in plugins)}' cannot be composed"
     meanings = {
         "cluster": "decide who is grouped with whom",
         "aggregate": "decide how models are averaged",
+        "weights": "decide how much clients count",
         "client_module": "replace the local objective",
         "score": "score the models",
     }
@@ -333,6 +336,10 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
             raise UserError(
                 f"{refused}: {name} has one trainer for all data; {apart[0]} treats clients apart"
             )
+    for name, plugin in plugins:
+        if getattr(plugin, "reveals", "") == "sum":
+            for other, reason in readers(name, plugins):
+                raise UserError(f"{refused}: {other} {reason}, and {name} reveals sums only")
     for place, (name, _) in enumerate(plugins):
         later = plugins[place + 1 :]
         heard = [h for h in hooks_of[name] if not any(always_answers(o, h) for _, o in later)]
@@ -341,6 +348,32 @@ def check_compatible(plugins: Sequence[tuple[str, object]]) -> None:
                 f"{refused}: of {name} no hook is asked, {later[-1][0]} answers"
                 f" {', '.join(sorted(hooks_of[name]))} before it; name one of them"
             )
+
+
+def readers(secret: str, plugins: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Who needs more than sums of what clients send beside a plugin that reveals no more; and why.
+
+    A hook that takes an upload reads what single clients sent, unless its class says `reads_sums`.
+    """
+    names = [name for name, _ in plugins]
+    for name, plugin in plugins:
+        if name == secret:
+            continue
+        kind: type = type(plugin)
+        marks = {mark.get("specname") or one: (one, mark) for one, mark in hook_marks(kind)}
+        if "weights" in marks:
+            yield name, "weighs clients otherwise than they weigh what they send"
+        if getattr(plugin, "row_per_client", False):
+            yield name, "keeps a model per client, which is a sum of one"
+        if "encode" in marks and marks["encode"][1].get("tryfirst"):
+            yield name, "changes what single clients sent (encode)"
+        if "encode" in marks and names.index(name) > names.index(secret):
+            yield name, f"codes what {secret} has hidden (name {secret} last)"
+        if getattr(plugin, "reads_sums", False):
+            continue
+        for hook, (method, _) in marks.items():
+            if "upload" in inspect.signature(getattr(plugin, method)).parameters:
+                yield name, f"reads what single clients sent ({hook})"
 
 
 def always_answers(plugin: object, hook: str) -> bool:

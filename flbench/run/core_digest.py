@@ -33,8 +33,9 @@ PARTS: Mapping[str, str] = {
     "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
     " engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",
-    "partitions": "federation.build federation.federation federation.pooled federation.remembered"
-    " federation.row_lists federation.shared_test_sets partitions",
+    "partitions": "core.period_settings federation.build federation.federation federation.periods"
+    " federation.pooled federation.remembered federation.row_lists federation.shared_test_sets"
+    " partitions",
     "processes": "engine.distributed engine.process_group engine.shared_samples",
     "random numbers": "core.seeding",
     "rounds": "run.rounds run.runner run.setup run.training",
@@ -55,8 +56,8 @@ ASIDE = (
     " plugin.field_types"
     " plugin.method_info plugin.registry plugin.source_inspection results.audits"
     " results.difference results.events results.export results.files results.hashed_fields"
-    " results.marks results.plain_rows results.schema run.core_digest run.energy run.fork_server"
-    " run.import_probe run.own_process run.run_folder run.spec"
+    " results.marks results.plain_rows results.schema run.core_digest run.demand run.energy"
+    " run.fork_server run.import_probe run.own_process run.run_folder run.spec"
 )
 """Modules and packages that can change no number; every other one is in a part."""
 UNKNOWN = "unknown"

@@ -232,7 +232,7 @@ def _evaluate_split(
         shape (bins, 3), the sum of each model's, so it does not depend on their distribution over
         processes; values of metrics, shape (n, metrics).
     """
-    space, models = executor.workspace, _models(personal)
+    space, models, whole = executor.workspace, _models(personal), personal.transductive
     bank = state.models if personal.params is None else personal.params
     ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients].tolist()
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
@@ -251,7 +251,9 @@ def _evaluate_split(
         if metrics is not None:
             stream = Stream(metrics, pooled.positions, pooled.lengths)
         try:
-            sums = evaluate_model(space, row, pooled, rule, received, sure, stream, labels)
+            sums = evaluate_model(
+                space, row, pooled, rule, received, sure, stream, labels, whole=whole
+            )
         except FlbenchError:
             raise
         except KeyboardInterrupt:
@@ -292,7 +294,7 @@ def _evaluate_split(
         tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in models]
         own = ranks.share(tested)
         together = [[number] for number in own]
-        if executor.evaluates_in_lanes and personal.predictor is None:
+        if executor.evaluates_in_lanes and personal.predictor is None and not whole:
             tokens = CHUNK // chunk(samples.y)
             predictions = [tokens * size for size in tested]
             together = passes(own, predictions, most_models(space))
@@ -307,11 +309,14 @@ def _evaluate_split(
 
 
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:
-    """Each distinct model and the places of the clients it is evaluated on: one pass per model."""
+    """Each distinct model and the places of the clients it is evaluated on: one pass per model.
+
+    Where what a client receives or its other samples matter, one pass per client.
+    """
     if personal.params is not None:
         return list(enumerate(torch.arange(len(personal.params)).split(1)))
     assert personal.row is not None
-    if personal.extras:
+    if personal.extras or personal.transductive:
         places = torch.arange(len(personal.row)).split(1)
         return list(zip(personal.row.tolist(), places, strict=True))
     rows = personal.row.unique().tolist()

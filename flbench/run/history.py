@@ -174,6 +174,7 @@ class History:
         target: float | None = None,
         newcomers: Mapping[str, Floats] | None = None,
         is_text: bool = False,
+        periods: Sequence[int] = (),
     ) -> Outcome:
         """What the metrics are computed from, at the last round or the one validation chose."""
         found = self.shown(headline).outcome(groups)
@@ -184,6 +185,7 @@ class History:
             target=target,
             newcomers=newcomers,
             is_text=is_text,
+            periods=periods,
         )
 
     def measured_in_run(self, headline: str) -> dict[str, float | None]:

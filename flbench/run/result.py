@@ -92,7 +92,9 @@ def build_result(
     sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
     newcomers = None if unseen is None else unseen.accuracies()
     is_text = run.held_out.y.ndim > 1
-    outcome = history.outcome(suite.headline, groups, suite.target, newcomers, is_text)
+    outcome = history.outcome(
+        suite.headline, groups, suite.target, newcomers, is_text, suite.period_starts
+    )
     summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
     cost, parameters = summary.get("megabits_to_target"), run.context.layout.parameters
     moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)

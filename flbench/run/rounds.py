@@ -20,7 +20,7 @@ from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
-from flbench.core.state import Dispatched, Stage, State, Upload
+from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetrics
@@ -31,7 +31,8 @@ from flbench.engine.process_group import ProcessGroup
 from flbench.engine.processor import processor
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
-from flbench.federation.federation import Newcomers, Samples
+from flbench.federation.federation import Newcomers, Samples, label_counts
+from flbench.federation.periods import Period, Periods
 from flbench.metrics import EPOCHS, measured
 from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
@@ -57,6 +58,9 @@ class Run:
         checkpoint: where the last whole round is kept; None = nowhere.
         judged: ids of the clients that are judged, ascending; None = all.
         metrics: what is computed of each client's test samples beside accuracy; None = nothing.
+        periods: how the data change; None = they never do. `context`, `held_out`, `groups` and the
+            executor's samples are those of the period that `enter_period` has entered.
+        period: that period.
     """
 
     suite: Suite
@@ -74,6 +78,8 @@ class Run:
     checkpoint: Path | None = None
     judged: Tensor | None = None
     metrics: ClientMetrics | None = None
+    periods: Periods | None = None
+    period: Period | None = None
 
     @property
     def marks(self) -> Fingerprint:
@@ -97,8 +103,10 @@ def running_rounds(
     """
     last = run.suite.rounds if last is None else last
     keeper = keeper or CheckpointWriter(run.checkpoint, run.origin, run.services.say)
+    enter_period(run, state.round)
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
+            enter_period(run, state.round + 1)
             with run.services.clock("total"):
                 state, losses = yield from running_round(run, state)
                 record = evaluate_round(run, state, losses)
@@ -118,7 +126,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
     run.ledger.open_round()
     run.services.own_buffers = state.memory.get(batchnorm.OWN)
     timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
-    for stage in map(timer.called, hooks.plan(state, ctx)):
+    for stage in map(timer.called, map(partial(there, run, ctx.round), hooks.plan(state, ctx))):
         if not len(stage.clients):
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
@@ -144,11 +152,16 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
         run.ledger.upload(upload, start, stage)
+        called = stage
         stage, upload, now = timer.arrive(stage, upload, state.seconds)
         state = replace(state, seconds=now)
+        if len(upload.ids):
+            upload = hooks.decode(state, called, upload, ctx)
+            if len(upload.ids) < len(stage.clients):
+                stage = stage.select(torch.isin(stage.clients, upload.ids).nonzero()[:, 0])
         if not len(upload.ids):
             if stage.started is None:  # it was waited for
-                run.services.warn(f"round {ctx.round}: no upload of stage '{stage.label}' arrived")
+                run.services.warn(f"round {ctx.round}: no upload of stage '{called.label}' arrived")
             continue
         upload, state = batchnorm.after_training(
             policy, upload, state, stage, ctx.layout, ctx.initial
@@ -157,7 +170,8 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
             with clock("aggregate"):
-                models = hooks.aggregate(state, upload, ctx)
+                upload = hooks.weighted(state, stage, upload, ctx)
+                models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
@@ -205,6 +219,39 @@ def regroup(
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
 
+def enter_period(run: Run, round_: int) -> None:
+    """Let the run have the data, the true groups and the clients of the period of a round."""
+    if run.periods is None or run.period is (period := run.periods.at(round_)):
+        return
+    groups, samples = period.groups, period.of(run.periods.visible)
+    run.period, run.groups = period, groups
+    run.executor.samples, run.held_out = samples, period.of(run.periods.held_out)
+    run.context = replace(
+        run.context,
+        samples=samples.sizes("train"),
+        label_counts=label_counts(samples, run.context.classes).cpu(),
+        truth=None if run.context.truth is None else lambda: groups,
+    )
+
+
+def there(run: Run, round_: int, stage: Stage) -> Stage:
+    """The stage for the clients that are there in this period; who was called before is there.
+
+    A stage that is not aggregated (a probe) asks everybody, as methods that group all clients in
+    one need it; the result says so.
+    """
+    if run.period is None or stage.started is not None:
+        return stage
+    present = run.period.present[stage.clients]
+    if bool(present.all()):
+        return stage
+    if not stage.aggregates:
+        absent = int((~present).sum())
+        run.services.warn(f"round {round_}: stage '{stage.label}' asks {absent} absent clients")
+        return stage
+    return stage.select(present.nonzero()[:, 0])
+
+
 def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     """Evaluate every client's personal model and write the round down."""
     suite, ctx = run.suite, round_context(run, state.round)
@@ -216,13 +263,20 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             personal = batchnorm.before_evaluation(
                 suite.buffers, personal, state, everybody, ctx.layout
             )
+            _tell_of_transductive(run, personal)
             tune = suite.ft_epochs if state.round == suite.rounds else 0
             work = partial(run.hooks.local_work, state, ctx=ctx)
             judged = everybody if run.judged is None else run.judged
+            present = None if run.period is None else run.period.present
+            if present is not None:
+                judged = judged[present[judged]]
             with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
                 found = evaluate_judged(
                     run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
                 )
+            if present is not None:
+                pairs = zip(found.labels, present.tolist(), strict=True)
+                found = replace(found, labels=[g if is_there else -1 for g, is_there in pairs])
             if not math.isfinite(found.mean_loss()):
                 raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
     heard = list(filter(math.isfinite, losses))
@@ -257,19 +311,35 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
 
 def round_context(run: Run, round_: int) -> RunContext:
     """The context of a round, with its cohort drawn from the round's own address."""
-    sampled = run.executor.samples.called(cohort(run.suite, run.seed, round_))
+    samples, present = run.executor.samples, None
+    if run.period is not None:
+        present = names_there(samples, run.period)
+    sampled = samples.called(cohort(run.suite, run.seed, round_, present))
     local = run.context.local.at(round_)
     return replace(run.context, round=round_, cohort=sampled, local=local)
 
 
-def cohort(suite: Suite, seed: int, round_: int) -> Tensor:
+def names_there(samples: Samples, period: Period) -> Tensor | None:
+    """Whether the client of each name is there in a period, shape (N,), bool; None = all are."""
+    if bool(period.present.all()):
+        return None
+    by_name = period.present.clone()
+    by_name[[samples.name(client) for client in range(len(by_name))]] = period.present
+    return by_name
+
+
+def cohort(suite: Suite, seed: int, round_: int, present: Tensor | None = None) -> Tensor:
     """Ids sampled in a round, uniformly without replacement, ascending, shape (n,).
 
-    Of more than `FEW` clients, in a time that does not grow with their number.
+    Of more than `FEW` clients, in a time that does not grow with their number. With `present`,
+    shape (N,), as many are drawn of those that are there, or all of these.
     """
     clients, size = suite.training_clients, suite.cohort_size
     generator = rng(seed, "cohort", round_)
-    if clients > FEW:
+    if present is not None:
+        order = generator.permutation(clients)
+        drawn = order[present.numpy()[order]][:size]
+    elif clients > FEW:
         drawn = generator.choice(clients, size, replace=False, shuffle=False)
     else:
         drawn = generator.permutation(clients)[:size]
@@ -283,6 +353,16 @@ def kept_by_clients(upload: Upload, state: State) -> tuple[Upload, State]:
         for name, entries in upload.kept.items()
     }
     return (replace(upload, kept={}), state.remember(kept)) if kept else (upload, state)
+
+
+def _tell_of_transductive(run: Run, personal: Personal) -> None:
+    """Say once in the result that predictions look at all test samples of a client."""
+    marked = [name for name, other in personal.others.items() if other.transductive]
+    said = ["the predictions"] * personal.transductive + [f"'{name}'" for name in marked]
+    for what in said:
+        text = f"{what} of a client look at all of its test samples together (transductive)"
+        if text not in run.history.warnings:
+            run.services.warn(text)
 
 
 def _tell_what_computes(run: Run, round_: int) -> None:

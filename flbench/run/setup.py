@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -34,6 +34,7 @@ from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
+from flbench.federation.periods import Periods, periods_of
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
@@ -44,6 +45,7 @@ from flbench.run.checkpoint_file import generations
 from flbench.run.composition import joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.core_digest import core, core_parts
+from flbench.run.demand import refuse_too_large
 from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
 from flbench.run.networks import (
@@ -51,8 +53,9 @@ from flbench.run.networks import (
     refuse_other_samples,
     refuse_within_one_network,
 )
-from flbench.run.rounds import Run, cohort
+from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.spec import RunSpec
+from flbench.suite import Suite
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -102,7 +105,9 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
+    state = first_state(
+        run, resume=spec.resume, changed_source=spec.changed_source, together=spec.together
+    )
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -184,12 +189,16 @@ def build_run(
         UserError: a metric that is asked for is not there, or gives no number for each client.
     """
     suite, seed = spec.suite, spec.seed
-    device = context.executor.workspace.device
+    device, samples = context.executor.workspace.device, context.executor.samples
+    held_out = federation.held_out.to(device)
+    judged = samples.called(torch.tensor(suite.judged))
+    periods = build_periods(suite, seed, federation, samples, held_out)
+    refuse_periods_of_nobody(periods, judged)
     marks = Fingerprint(
         config=spec.fingerprint,
         suite=suite.hash(),
         initial_weights=weights,
-        cohorts=_hash(cohort(suite, seed, r + 1) for r in range(suite.rounds)),
+        cohorts=_hash(cohorts(suite, seed, samples, periods)),
         **federation.fingerprint,
     )
     return Run(
@@ -199,7 +208,7 @@ def build_run(
         executor=context.executor,
         context=context,
         services=context.services,
-        held_out=federation.held_out.to(device),
+        held_out=held_out,
         newcomers=federation.newcomers,
         groups=federation.groups,
         ledger=context.services.ledger,
@@ -214,9 +223,36 @@ def build_run(
             core_parts=core_parts(),
         ),
         checkpoint=spec.checkpoint,
-        judged=context.executor.samples.called(torch.tensor(suite.judged)),
+        judged=judged,
+        periods=periods,
         metrics=client_metrics(spec, hooks, context),
     )
+
+
+def build_periods(
+    suite: Suite, seed: int, federation: Federation, visible: Samples, held_out: Samples
+) -> Periods | None:
+    """How the data change; None where they do not, or not within the suite's rounds."""
+    if not suite.periods:
+        return None
+    names = visible.names or range(federation.clients)
+    changes, rounds = suite.periods, suite.rounds
+    table = periods_of(changes, rounds, seed, federation.groups, names, federation.classes)
+    return Periods(table, visible, held_out)
+
+
+def refuse_periods_of_nobody(periods: Periods | None, judged: Tensor) -> None:
+    """Refuse a period in which no client is there that is judged."""
+    for period in () if periods is None else periods.table:
+        if not bool(period.present[judged].any()):
+            raise UserError(f"periods: nobody is there to be judged from round {period.first} on")
+
+
+def cohorts(suite: Suite, seed: int, samples: Samples, periods: Periods | None) -> Iterator[Tensor]:
+    """The names of the clients that are sampled in each round."""
+    for round_ in range(1, suite.rounds + 1):
+        present = None if periods is None else names_there(samples, periods.at(round_))
+        yield cohort(suite, seed, round_, present)
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
@@ -370,7 +406,9 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
+def first_state(
+    run: Run, *, resume: bool = False, changed_source: bool = False, together: int = 1
+) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
@@ -391,6 +429,7 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
         for message in messages:
             run.services.say(message)
         return state
+    refuse_too_large(run, together)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial

@@ -141,7 +141,7 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
     if clients != suite.training_clients:
         yield f"'clients': {suite.training_clients} expected in training, got {clients}"
     judged = [n for at, n in enumerate(result.clients.test) if at not in result.not_judged]
-    if not all(judged) or (result.unseen and not all(result.unseen.test)):
+    if (not all(judged) and not result.periods) or (result.unseen and not all(result.unseen.test)):
         yield "'clients.test': at least one test sample of each client expected"
     if not result.membership:
         yield "'membership': the groups of at least one round expected"

@@ -489,9 +489,9 @@ class Meter:
 
     def _aggregated(self, state: State, upload: Upload, ctx: CountingContext) -> Tensor | None:
         """The models that `aggregate` gives for an upload; None = it refuses these numbers."""
-        assert self.run is not None, "attached before"
+        assert self.run is not None and self.dispatched is not None, "attached before"
         try:
-            return self.run.hooks.aggregate(state, upload, ctx).rows
+            return self.run.hooks.aggregate(state, self.dispatched[1], upload, ctx).rows
         except Exception:
             return None
 

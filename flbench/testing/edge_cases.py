@@ -144,7 +144,7 @@ def every_hook_answers(method: MethodUnderTest) -> None:
     """Every hook of the method returns something other than None at least once."""
     for _, plugin in method.compose().layers:
         kind = type(plugin)
-        named = {name for one in kind.__mro__ for name in vars(one)}
+        named = {name for one in kind.__mro__ for name in vars(one) if callable(vars(one)[name])}
         unmarked = sorted(named & HOOKS - implemented_hooks(kind).keys())
         if unmarked:
             raise method.failure(f"{unmarked[0]} has the name of a hook: mark it with @fl.hookimpl")

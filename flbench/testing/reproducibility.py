@@ -26,7 +26,7 @@ from flbench.plugin.arguments import tensors
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
-from flbench.run.evaluation import evaluate
+from flbench.run.evaluation import evaluate, only
 from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
 from flbench.suite import Suite
@@ -255,7 +255,11 @@ def _resumed_after(method: MethodUnderTest, cut: int) -> None:
 
 @check(usual_run)
 def judged_singly(method: MethodUnderTest) -> None:
-    """A sample is predicted without a look at the other samples of its batch."""
+    """A sample is predicted without a look at the other samples of its batch.
+
+    Where the answer of `personalise` says `transductive`, the samples of a client are predicted
+    together, and without a look at other clients' samples.
+    """
     finished = method.usual_run
     run, state = finished.run, finished.state
     ctx = round_context(run, state.round)
@@ -263,55 +267,92 @@ def judged_singly(method: MethodUnderTest) -> None:
     personal = batchnorm.before_evaluation(
         run.suite.buffers, personal, state, ctx.everybody, ctx.layout
     )
+    work = partial(run.hooks.local_work, state, ctx=ctx)
+    pieces = 1 if _is_transductive(personal) else len(ctx.everybody)
     try:
-        again = evaluate(
-            run.executor,
-            _one_by_one(personal),
-            state,
-            run.held_out,
-            ctx.everybody,
-            partial(run.hooks.local_work, state, ctx=ctx),
+        again = _joined(
+            [
+                evaluate(run.executor, only(alone, ids), state, run.held_out, ids, work)
+                for alone in [_one_by_one(personal)]
+                for ids in reversed(ctx.everybody.split(pieces))
+            ]
         )
     except Exception as error:
         raise method.failure(
             f"cannot predict one sample alone: {type(error).__name__}: {error}"
         ) from None
-    apart = [name for name in again.others if again.others[name] != finished.last.others[name]]
+    apart = [
+        name
+        for name, before in finished.last.others.items()
+        if _largest_distance([before], [again.others[name]]) > ROUNDING
+    ]
     apart += different_evaluations(finished.last, again)
+    if apart and pieces == 1:
+        raise method.failure(
+            f"{apart[0]} are others if each client's test samples are predicted by themselves, last"
+            " client first: a prediction may not depend on other clients' samples"
+        )
     if apart:
         raise method.failure(
             f"{apart[0]} are others if test samples are predicted one by one: a prediction may"
-            " not depend on the other samples of its batch"
+            " not depend on the other samples of its batch; one that adapts to the test samples of"
+            " its own client says so with `Personal(transductive=True)`"
         )
 
 
+def _is_transductive(personal: Personal) -> bool:
+    """Whether a client's samples are predicted together, of one of its models at least."""
+    return personal.transductive or any(map(_is_transductive, personal.others.values()))
+
+
+def _joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """What the clients of several evaluations have in theirs, the last part first."""
+    ordered = list(reversed(parts))
+
+    def mean(name: str) -> float | None:
+        known = [value for one in ordered if (value := one.others[name]) is not None]
+        return float(np.mean(known)) if known else None
+
+    return replace(
+        ordered[0],
+        others={name: mean(name) for name in ordered[0].others},
+        correct=[value for one in ordered for value in one.correct],
+        tested=[value for one in ordered for value in one.tested],
+        loss=[value for one in ordered for value in one.loss],
+        validation_correct=[value for one in ordered for value in one.validation_correct],
+        validation_tested=[value for one in ordered for value in one.validation_tested],
+    )
+
+
 def _one_by_one(personal: Personal) -> Personal:
-    """The same models, which predict every sample alone."""
+    """The same models, which predict every sample alone if they are not transductive."""
 
     def predict(module: ClientModule, x: Tensor) -> Tensor:
         rule = personal.predictor or (lambda module, x: module.predict(x))
         return torch.cat([rule(module, sample) for sample in x.split(1)])
 
     others = {name: _one_by_one(other) for name, other in personal.others.items()}
-    return replace(personal, predictor=predict, others=others)
+    rule = personal.predictor if personal.transductive else predict
+    return replace(personal, predictor=rule, others=others)
 
 
 @check(same_seed_same_bytes)
 def declared_equal(method: MethodUnderTest) -> None:
     """With the parameters that its author declares, its models equal those of another method.
 
-    Models are compared bit for bit. Evaluated numbers are compared to rounding
-    (`different_numbers`), because the two methods may evaluate other samples in one batch. Where a
-    client module has more parameters (APFL has two networks), models have another shape and only
-    the evaluated numbers are compared.
+    Models are compared bit for bit, or to the tolerance that the author declares (`within`).
+    Evaluated numbers are compared to rounding (`different_numbers`), because the two methods may
+    evaluate other samples in one batch. Where a client module has more parameters (APFL has two
+    networks), models have another shape and only the evaluated numbers are compared.
     """
     if not method.conformance.equals:
         raise CheckSkipped("its author declares no equal method (`conformance.equals`)")
     for other, params in method.conformance.equals.items():
         mine = run_small(method.compose(**params), method.suite())
         its = run_small(compose(other), method.suite())
-        differing = different_numbers(mine.run.history, its.run.history)
-        if mine.served.shape == its.served.shape and not same_bits(mine.served, its.served):
+        within = method.conformance.within.get(other, 0.0)
+        differing = different_numbers(mine.run.history, its.run.history, within)
+        if mine.served.shape == its.served.shape and not same_models(mine, its, within):
             differing.insert(0, "clients' models")
         if differing:
             settings = ", ".join(f"{name}={value}" for name, value in params.items())
@@ -321,8 +362,16 @@ def declared_equal(method: MethodUnderTest) -> None:
             )
 
 
-def different_numbers(one: History, other: History) -> list[str]:
-    """Names of the evaluated numbers of two runs that differ by more than rounding.
+def same_models(mine: SmallRun, its: SmallRun, within: float) -> bool:
+    """Whether clients have the same models: bit for bit, or apart by a share of their way."""
+    if not within:
+        return same_bits(mine.served, its.served)
+    moved = (its.served - its.run.context.initial).norm(dim=1)
+    return bool(((mine.served - its.served).norm(dim=1) <= within * moved).all())
+
+
+def different_numbers(one: History, other: History, within: float = 0.0) -> list[str]:
+    """Names of the evaluated numbers of two runs that differ by more than rounding, or `within`.
 
     Another batch of samples may change the last bits of an evaluation: some matrix libraries choose
     their kernel by the shape of the batch. So losses may differ by `ROUNDING`, and in each round
@@ -332,23 +381,26 @@ def different_numbers(one: History, other: History) -> list[str]:
     first, second = one.last, other.last
     assert first is not None and second is not None, "the last round is evaluated"
     one_sample = 1 / (len(first.tested) * min(first.tested))
-    limits = {"accuracy": one_sample + ROUNDING, "loss": ROUNDING}  # curves are rounded
+    near = max(ROUNDING, within)
+    limits = {"accuracy": one_sample + ROUNDING, "loss": near}  # curves are rounded
     names = [
         name
         for name, limit in limits.items()
         if _largest_distance(one.curves[name], other.curves[name]) > limit
     ]
-    return names + different_evaluations(first, second)
+    return names + different_evaluations(first, second, near)
 
 
-def different_evaluations(first: Evaluation, second: Evaluation) -> list[str]:
+def different_evaluations(
+    first: Evaluation, second: Evaluation, near: float = ROUNDING
+) -> list[str]:
     """Names of the numbers of two evaluations that differ by more than rounding."""
     names = []
     for name in ("correct", "validation_correct"):
         pairs = zip(getattr(first, name), getattr(second, name), strict=True)
         if sum(abs(a - b) for a, b in pairs) > 1:
             names.append(f"clients' {name}")
-    if not _largest_distance(mean_losses(first), mean_losses(second)) <= ROUNDING:
+    if not _largest_distance(mean_losses(first), mean_losses(second)) <= near:
         names.append("clients' loss")
     return names
 

@@ -111,6 +111,21 @@ def _mean_at_once(mean: Tensor, uploads: Tensor, members: list[int], shares: lis
         mean[at : at + columns] = (factors @ table) / factors.sum()
 
 
+def client_weights(upload: Upload, weighting: Weighting = "samples") -> Tensor:
+    """How much each client counts by a rule: what a method answers to the hook `weights`.
+
+    Returns:
+        Weights, shape (n,), float64.
+    """
+    samples = upload.samples.double()
+    return samples if weighting == "samples" else torch.ones_like(samples)
+
+
+def _weights(upload: Upload, weighting: Weighting) -> Tensor:
+    """Those of the hook `weights`, unless a method averages uniformly whatever it says."""
+    return upload.client_weights if weighting == "samples" else client_weights(upload, "uniform")
+
+
 def member_mean(
     models: Tensor,
     upload: Upload,
@@ -126,18 +141,19 @@ def member_mean(
             for each candidate, a candidate is averaged into its row.
         membership: the share of each client in each row.
         counters: see `weighted_mean`.
-        weighting: "samples" multiplies the shares by the clients' sample counts.
+        weighting: "samples" multiplies the shares by what the hook `weights` says, which is the
+            clients' sample counts unless a plugin answers; "uniform" does not ask it.
 
     Returns:
         The new bank, shape (K, W).
     """
-    samples = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
+    each = _weights(upload, weighting)
     if upload.rows is None and membership.weights is None:  # few rows of many have an upload
         homes = membership.home[upload.ids]
         rows = homes[homes >= 0].unique()
-        shares = (homes == rows[:, None]).double() * samples
+        shares = (homes == rows[:, None]).double() * each
         return _set_means(models.clone(), rows, upload.selected(), shares, counters)
-    shares = membership.shares(upload.ids, len(models)) * samples
+    shares = membership.shares(upload.ids, len(models)) * each
     if upload.rows is None:
         return weighted_mean(models, upload.selected(), shares, counters)
     averaged = models.clone()
@@ -188,14 +204,14 @@ def partial_mean(
         upload: the trained models; outside `shared` they become the acting clients' rows.
         shared: mask of the averaged scalars, shape (W,), bool.
         counters: see `weighted_mean`.
-        weighting: by sample counts or uniform.
+        weighting: see `member_mean`.
 
     Returns:
         Rows that are equal in the shared scalars (the acting clients' mean), shape (N, W); clients
         that did not act keep their personal scalars bit for bit.
     """
-    weights = upload.samples if weighting == "samples" else torch.ones_like(upload.samples)
-    mean = weighted_mean(models[:1], upload.selected(), weights.double()[None], counters)[0]
+    each = _weights(upload, weighting)
+    mean = weighted_mean(models[:1], upload.selected(), each[None], counters)[0]
     rows = models.clone()
     rows[upload.ids] = upload.selected()
     if isinstance(rows, ModelBank):

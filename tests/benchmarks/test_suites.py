@@ -11,15 +11,20 @@ import torch
 from toy import Play
 
 import flbench_benchmarks
+from flbench.datasets.digits import digits
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import entries
 from flbench.run.composition import compose
 from flbench.run.runner import execute
+from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 
 SUITES = sorted(entries("suites"))
-GROUPED = {"pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swap", "nordic-text"}
+GROUPED = {
+    *("pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swap", "nordic-text"),
+    *("drift-groups", "come-and-go"),
+}
 
 
 @pytest.mark.slow
@@ -44,6 +49,9 @@ def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
     assert job.path.is_file()
     assert len(result.clients.correct) == suite.clients
     tested = [n for i, n in enumerate(result.clients.test) if i not in suite.not_judged]
+    if name == "come-and-go":
+        assert tested.count(0) == 25, "a quarter is not there before round 40"
+        tested = [n for n in tested if n]
     assert min(*result.clients.train, *result.clients.validation, *tested) >= 1
     assert result.summary["accuracy_mean"] > 0
     assert result.summary["kld"] >= 0
@@ -59,6 +67,23 @@ def test_attackers_of_a_suite_are_those_who_are_not_judged(name: str) -> None:
     suite = load_suite(name)
     (attack,) = suite.plugins
     assert tuple(attack.params["attackers"]) == suite.not_judged == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"),
+    [("drift-groups", {1: 0, 50: 0}), ("come-and-go", {1: 25, 40: 0, 70: 25, 90: 0})],
+)
+def test_whose_data_change_when(name: str, absent: dict[int, int], tmp_path: Path) -> None:
+    suite = load_suite(name)
+    run, _ = prepare(RunSpec(suite, compose("fedavg"), 0, tmp_path, tmp_path), digits(tmp_path))
+    assert run.periods is not None
+    table = run.periods.table
+    assert {one.first: int((~one.present).sum()) for one in table} == absent
+    moved = (table[-1].origin != table[0].origin).sum()
+    assert moved == (50 if name == "drift-groups" else 0)
+    assert all(
+        one.groups.bincount().tolist() == [20] * 5 for one in table if one.groups is not None
+    )
 
 
 @pytest.mark.slow

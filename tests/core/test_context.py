@@ -7,7 +7,7 @@ not the methods themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -340,3 +340,14 @@ class Looks:
 def test_a_method_can_look_at_visible_samples_features_and_fresh_weights(play_toy: Play) -> None:
     played = play_toy(composition(("looks", Looks())), rounds=1)
     assert played.result.notes == [{"round": 1, "name": "looks.seen", "value": 7}]
+
+
+def test_a_pair_of_clients_draws_alike_and_its_numbers_follow_both(play_toy: Play) -> None:
+    ctx = play_toy("fedavg", rounds=1).run.context
+
+    def drawn(one: int, other: int, names: Any = None) -> int:
+        rng = replace(ctx, names=names).rng("keys", 1, client=(one, other))
+        return int(rng.integers(2**62))
+
+    assert drawn(2, 4) == drawn(4, 2) == drawn(0, 1, names=(4, 2, 0, 1, 3, 5))
+    assert len({drawn(2, 4), drawn(2, 3), drawn(3, 4)}) == 3

@@ -5,26 +5,36 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from small import Small, uploaded
 from torch import nn
-from toy import WIDTH, Play, composition, toy_suite, watching
+from toy import CLIENTS, WIDTH, Play, composition, install, toy_suite, watching
 
 import flbench
+from flbench.core.state import Membership, Stage, State
+from flbench.run.composition import compose
+from flbench.testing import check_results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def documented(name: str) -> Any:
     """A class of the examples in docs/hooks.md."""
-    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"dataclass": dataclass, "replace": replace, "torch": torch}
     names["fl"] = flbench
-    for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL):
+    for code in examples():
         exec(code, names)
     return names[name]
+
+
+def examples() -> list[str]:
+    """The Python code of docs/hooks.md."""
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.+?)```", page, re.DOTALL)
 
 
 def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
@@ -107,6 +117,82 @@ def test_the_common_head_of_the_docs_is_that_of_lg_fedavg(play_toy: Play) -> Non
     its = play_toy("lg-fedavg", **changes)
     assert torch.equal(mine.state.models, its.state.models)
     assert mine.run.ledger.totals == its.run.ledger.totals
+
+
+def test_the_hierarchy_of_the_docs_averages_clients_at_their_edge_and_edges_at_the_cloud() -> None:
+    """Edge 0 has clients 0 and 1 with 1 and 2 samples, edge 1 has client 2 with 3 samples."""
+    home, cohort = torch.tensor([0, 0, 1]), torch.arange(3)
+    state = State(0, torch.full((2, 2), 9.0), Membership(home))
+    upload = uploaded([[4.0, 0.0], [7.0, 3.0], [1.0, 2.0]])
+    ctx: Any = SimpleNamespace(cohort=cohort, samples=Small.samples, layout=Small.layout)
+    rule = documented("Hierarchical")(edges=2, times=2)
+    rows = [
+        rule.aggregate(state, Stage("train", cohort, 1, name), upload, state.membership, ctx).rows
+        for name in ("edge-1", "edge-2")
+    ]
+    assert rows[0].tolist() == [[6.0, 2.0], [1.0, 2.0]], "(1 * 4 + 2 * 7) / 3; client 2 alone"
+    assert rows[1].tolist() == [[3.5, 2.0]] * 2, "(3 * 6 + 3 * 1) / 6"
+
+
+def test_edges_of_the_docs_part_within_a_round_and_agree_at_its_end(play_toy: Play) -> None:
+    starts: list[torch.Tensor] = []
+
+    @dataclass(frozen=True)
+    class Watch:
+        @flbench.hookimpl
+        def dispatch(self, state: State) -> None:
+            starts.append(state.models)
+
+    hierarchy = documented("Hierarchical")()
+    layers = (("hierarchy", hierarchy), ("watch", Watch()))
+    played = play_toy(composition(*layers), rounds=2, participation=1.0)
+    assert [bool((rows[0] == rows[1]).all()) for rows in starts] == [True, False] * 2
+    assert torch.equal(played.state.models[0], played.state.models[1])
+    assert played.run.ledger.bits["up"]["model"] == 2 * 2 * CLIENTS * 32 * WIDTH
+
+
+HEAD = '"""Methods of the docs."""\nfrom dataclasses import dataclass, replace\n'
+HEAD += "import torch\nimport flbench as fl\n"
+
+
+@pytest.mark.slow
+def test_the_hierarchy_of_the_docs_conforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = "[flbench.methods]\nhierarchy = methods_of_docs:Hierarchical\n"
+    install(tmp_path, "of-docs", points, methods_of_docs=HEAD + "\n".join(examples()))
+    monkeypatch.syspath_prepend(tmp_path)
+    checks = ("relabelled-clients", "bytes-add-up", "missing-clients", "newcomers-served")
+    found = check_results("hierarchy", ("usual-run", *checks))
+    assert [str(result) for result in found if not result.ok] == []
+
+
+def test_the_weights_of_the_docs_by_hand() -> None:
+    """Three labels; 1, 2 and 3 of 6 samples; labels uniform, of one kind, of two kinds."""
+    ctx: Any = Small()
+    ctx.classes = 3
+    ctx.label_counts = torch.tensor([[1, 1, 1], [2, 0, 0], [2, 2, 0]])
+    ctx.send = lambda *_: None
+    hook = documented("FedDisco")(a=0.5, b=0.1).weights(uploaded([[0.0, 0.0]] * 3), ctx)
+    next(hook)
+    with pytest.raises(StopIteration) as end:
+        hook.send(flbench.client_weights(uploaded([[0.0, 0.0]] * 3)))
+    far, less = (2 / 3) ** 0.5, (1 / 6) ** 0.5  # |(2/3, -1/3, -1/3)|, |(1/6, 1/6, -1/3)|
+    wanted = [1 / 6 + 0.1, max(0.0, 2 / 6 - far / 2 + 0.1), 3 / 6 - less / 2 + 0.1]
+    assert end.value.value.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+def test_the_weights_of_the_docs_go_with_any_mean(play_toy: Play) -> None:
+    disco = ("feddisco", documented("FedDisco")(a=0.9, b=0.3))
+    unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}}
+    for method in ("fedprox", "fedper", "fedavgm", "per-fedavg"):
+        own = compose(method).layers
+        plain, changed = (
+            play_toy(composition(*layers), rounds=1, participation=1.0, **unequal)
+            for layers in (own, (disco, *own))
+        )
+        assert not torch.equal(plain.state.models, changed.state.models), method
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,12 +23,23 @@ from toy import (
     watching,
 )
 
-from flbench import ClientModule, Membership, Models, Partition, UserError, hookimpl
+from flbench import (
+    ClientModule,
+    Context,
+    Membership,
+    Models,
+    Partition,
+    Stage,
+    Undefined,
+    Upload,
+    UserError,
+    hookimpl,
+)
 from flbench.core import hookspecs
 from flbench.core.hookspecs import hooks_for
 from flbench.errors import Diverged, PluginError
 from flbench.plugin.hooks import HookCaller
-from flbench.run.composition import compose
+from flbench.run.composition import MethodStack, compose
 from flbench.run.runner import execute
 from flbench.suite import Suite
 
@@ -570,3 +581,138 @@ def test_the_run_says_whose_models_clients_start_from(play_toy: Play) -> None:
     played = play_toy(composition(*two), participation=1.0, rounds=2)
     assert played.said.count(line) == 1
     assert not play_toy(composition(*two[:2]), rounds=1).said
+
+
+# --- how much clients count --------------------------------------------------------------------
+
+
+def weighing(answer: Callable[[Upload], Any]) -> MethodStack:
+    def weights(self: Any, upload: Upload) -> Any:
+        return answer(upload)
+
+    return bad(weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda upload: torch.ones(2).double(), "shape (2,), expected (3,): how much each client"),
+        (lambda upload: torch.ones(3), "torch.float32, expected float64"),
+        (lambda upload: torch.tensor([1.0, -1.0, 1.0]).double(), "expected finite numbers >= 0"),
+        (lambda upload: torch.full((3,), torch.nan).double(), "expected finite numbers >= 0"),
+        (lambda upload: [1.0, 1.0, 1.0], "returned list, expected Tensor"),
+    ],
+)
+def test_weights_that_are_none_are_refused(play_toy: Play, answer: Any, said: str) -> None:
+    line = refused(play_toy, weighing(answer))
+    assert line.startswith("round 1: bad.weights returned ") and said in line
+
+
+@dataclass(frozen=True)
+class Twice:
+    """The first client of a cohort counts twice of what others say."""
+
+    asked: list[tuple[int, str]] = field(default_factory=list)
+
+    @hookimpl(wrapper=True)
+    def weights(self, stage: Stage, upload: Upload, ctx: Context) -> Any:
+        others = yield
+        self.asked.append((ctx.round, stage.label))
+        return others * torch.tensor([2.0, *[1.0] * (len(upload.ids) - 1)]).double()
+
+
+def test_a_wrapper_of_weights_changes_the_mean_once_a_stage(play_toy: Play) -> None:
+    uploads: list[Upload] = []
+    twice = Twice()
+    layers = (("twice", twice), ("watch", watching(uploads)))
+    models = play_toy(composition(*layers), rounds=2).state.models
+    assert twice.asked == [(1, "train"), (2, "train")]
+    last = uploads[-1]
+    assert last.weights is not None and last.weights.dtype == torch.float64
+    assert last.weights.tolist() == (last.samples * torch.tensor([2, 1, 1])).tolist()
+    shares = last.weights / last.weights.sum()
+    mean = (shares[:, None] * last.selected().double()).sum(dim=0)
+    assert torch.allclose(models[0].double(), mean, rtol=0, atol=1e-6)
+
+
+def test_importance_weights_go_with_scaffold(play_toy: Play) -> None:
+    """A client that is drawn with probability p counts 1 / p of SCAFFOLD's uniform mean."""
+
+    @dataclass(frozen=True)
+    class Importance:
+        @hookimpl(wrapper=True)
+        def weights(self, upload: Upload) -> Any:
+            others = yield
+            return others / (1.0 + upload.ids)
+
+    uploads: list[Upload] = []
+    layers = (("importance", Importance()), *compose("scaffold").layers)
+    unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}, "participation": 1.0}
+    rows = play_toy(
+        composition(*layers, ("watch", watching(uploads))), rounds=1, **unequal
+    ).state.models
+    (upload,) = uploads
+    assert upload.weights is not None and len(upload.samples.unique()) > 1
+    assert upload.weights.tolist() == [1 / (1 + client) for client in range(CLIENTS)]
+    mean = (upload.weights[:, None] * upload.selected()).sum(dim=0) / upload.weights.sum()
+    assert torch.allclose(rows[0].double(), mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["krum", "trimmed-mean", "q-fedavg", "fltrust"])
+def test_weights_that_nobody_looks_at_are_refused(play_toy: Play, method: str) -> None:
+    layers = (("twice", Twice()), *compose(method).layers)
+    with pytest.raises(Undefined) as caught:
+        play_toy(composition(*layers), server_samples=12)
+    rule = f"{method} averages by a rule of its own"
+    assert str(caught.value) == f"{rule}, so twice changes nothing: name one of them"
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fednova", "per-fedavg", "scaffold", "cfl"])
+def test_a_client_that_counts_nothing_changes_no_mean(play_toy: Play, method: str) -> None:
+    """Clients 0 and 1 alone; the third one trains and does not count."""
+
+    @dataclass(frozen=True)
+    class Without:
+        moved: bool
+
+        @hookimpl(wrapper=True)
+        def weights(self, upload: Upload) -> Any:
+            others = yield
+            return torch.where(upload.ids == 2, 0.0, others)
+
+        @hookimpl
+        def encode(self) -> Any:
+            def sent(message: Any) -> Any:
+                far = message.update + (5.0 if self.moved and message.client == 2 else 0.0)
+                return message.sending(far)
+
+            return sent
+
+    own, means = compose(method).layers, []
+    for moved in (False, True):
+        played = play_toy(
+            composition(("without", Without(moved)), *own),
+            rounds=1, participation=1.0, local={"epochs": 1, "batch_size": 4, "momentum": 0.0},
+        )  # fmt: skip
+        home = played.state.membership.home
+        means.append(played.state.models[home[0]][played.run.context.layout.body])
+    assert torch.equal(*means)
+
+
+def test_dp_fedavg_averages_uniformly_if_a_plugin_says_so(play_toy: Play) -> None:
+    """Without noise, and with a clip that clips nothing, it is the uniform mean of the uploads."""
+
+    @dataclass(frozen=True)
+    class Uniform:
+        @hookimpl
+        def weights(self, upload: Upload) -> Any:
+            return torch.ones(len(upload.ids), dtype=torch.float64)
+
+    private = compose("dp-fedavg", {"clip": 1e9, "noise": 0.0, "weights": "samples"}).layers
+    uploads: list[Upload] = []
+    layers = (*private, ("uniform", Uniform()), ("watch", watching(uploads)))
+    unequal = {"partition": {"name": "dirichlet", "alpha": 0.5}}
+    rows = play_toy(composition(*layers), rounds=1, participation=1.0, **unequal).state.models
+    assert len(uploads[0].samples.unique()) > 1
+    mean = uploads[0].selected().double().mean(dim=0)
+    assert torch.allclose(rows[0].double(), mean, rtol=0, atol=1e-7)

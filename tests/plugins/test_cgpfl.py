@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import create
-from small import TRAIN, Small, begin, same_end, uploaded
+from small import TRAIN, Small, begin, same_end, uploaded, weighed
 from toy import Play, same_evaluations
 
 import flbench as fl
@@ -23,6 +23,7 @@ def played_round(rule: Any, ctx: Any, state: fl.State, upload: fl.Upload) -> fl.
     """The server's part of a round."""
     scores = rule.score(state, TRAIN, upload, ctx)
     state = state.regroup(rule.cluster(state, scores))
+    upload = weighed(rule, upload)
     return replace(state, models=rule.aggregate(state, upload, state.membership, ctx).rows)
 
 

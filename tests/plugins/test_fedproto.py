@@ -67,7 +67,7 @@ def received(extras: dict[str, Any], known: list[Any], rule: FedProto) -> Tensor
     """What the server knows after an upload of these extras."""
     n = len(extras["counts"])
     upload: Any = SimpleNamespace(
-        ids=torch.arange(n), samples=torch.ones(n), rows=None,
+        ids=torch.arange(n), client_weights=torch.ones(n).double(), rows=None,
         selected=lambda: torch.zeros(n, 1),
         extras={name: torch.tensor(value) for name, value in extras.items()},
     )  # fmt: skip

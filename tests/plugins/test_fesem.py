@@ -22,6 +22,7 @@ from small import (
     resumed,
     same_end,
     uploaded,
+    weighed,
 )
 from toy import CLIENTS, Play, Played, composition, toy_dataset
 
@@ -44,7 +45,7 @@ def em(rule: FeSEM, ctx: Any, state: fl.State, upload: fl.Upload) -> fl.State:
     scores = rule.score(state, TRAIN, upload, ctx)
     state = state.remember(scores.memory)
     state = state.regroup(rule.cluster(state, scores, ctx))
-    models = rule.aggregate(state, upload, state.membership, ctx)
+    models = rule.aggregate(state, weighed(rule, upload), state.membership, ctx)
     return replace(state, models=models.rows).remember(models.memory)
 
 

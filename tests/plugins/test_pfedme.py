@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import THREE, Constant, create, toy_upload
+from small import weighed
 from toy import CLIENTS, Play, composition, watching
 
 import flbench as fl
@@ -61,7 +62,8 @@ def test_the_server_by_hand(settings: Any, expected: float) -> None:
     state, ctx = fl.State(0, torch.ones(1, 3), home), SimpleNamespace(layout=THREE)
     upload = toy_upload([[2.0] * 3, [4.0] * 3], [1.0, 1.0])
     upload.samples[1] = 30
-    rows = create("pfedme", **settings).aggregate(state, upload, home, ctx).rows
+    rule = create("pfedme", **settings)
+    rows = rule.aggregate(state, weighed(rule, upload), home, ctx).rows
     assert rows.tolist() == [[expected] * 3]
 
 

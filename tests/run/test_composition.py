@@ -14,6 +14,7 @@ from torch import nn
 from toy import Play, bad
 
 import flbench as fl
+from flbench.core.hookspecs import implemented_hooks
 from flbench.errors import PluginError, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import check_compatible, compose
@@ -21,6 +22,7 @@ from flbench.run.composition import check_compatible, compose
 MEANINGS = {
     "cluster": "decide who is grouped with whom",
     "aggregate": "decide how models are averaged",
+    "weights": "decide how much clients count",
     "client_module": "replace the local objective",
     "score": "score the models",
 }
@@ -61,7 +63,21 @@ def test_a_grouping_and_a_rule_of_averaging_go_together(text: str) -> None:
     assert compose(text).described.name == text
 
 
+def looks(one: str, pair: Any, kinds: Any) -> bool:
+    """Whether one of two methods needs more than sums of what clients send, or comes too late."""
+    kind = kinds[one]
+    hooks = [getattr(kind, hook) for hook in implemented_hooks(kind)]
+    takes = any(
+        "upload" in hook.__code__.co_varnames[: hook.__code__.co_argcount] for hook in hooks
+    )
+    server = getattr(getattr(kind, "encode", None), "flbench_impl", {}).get("tryfirst")
+    last = hasattr(kind, "encode") and pair[1] == one
+    row, weighs = getattr(kind, "row_per_client", False), "weights" in implemented_hooks(kind)
+    return bool(server or last or row or weighs or (takes and not hasattr(kind, "reads_sums")))
+
+
 ALONE = {
+    "reveals": "secagg reveals sums only",
     "row_per_client": "keeps a model per client, so nothing may regroup them, and",
     "pools_data": "has one trainer for all data; .* treats clients apart",
 }
@@ -75,6 +91,9 @@ def decided(kind: Any, hook: str) -> bool:
 
 def meets(mark: str, pair: Any, kinds: Any) -> bool:
     """Whether one of two methods has a mark and the other a hook that has no meaning beside it."""
+    if mark == "reveals":
+        hiding = [one for one in pair if hasattr(kinds[one], mark)]
+        return bool(hiding) and any(looks(one, pair, kinds) for one in {*pair} - {*hiding})
     hooks = ("cluster",) if mark == "row_per_client" else ("cluster", "aggregate", "personalise")
     return any(
         getattr(kinds[one], mark, False) and any(decided(kinds[other], hook) for hook in hooks)

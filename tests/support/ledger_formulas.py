@@ -472,6 +472,7 @@ COUNTED_BY_HAND = {
     "heterofl": "test_several_networks.py",
     "lora": "test_lora.py",
     "qsgd": "test_encoders.py",
+    "secagg": "test_secagg.py",
     "signsgd": "test_signsgd.py",
     "top-k": "test_encoders.py",
 }

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.distributed as dist
+from tent import Adapts, biases, less_entropy
 from torch import Tensor, nn
 
 import flbench as fl
@@ -621,6 +622,58 @@ class PredictsBatches:
 
 
 @dataclass(frozen=True)
+class AdaptsToItsClient:
+    """Every client's model adapts to its test samples, and says so."""
+
+    transductive: ClassVar[bool] = True
+
+    @fl.hookimpl(wrapper=True)
+    def personalise(self) -> Generator[None, fl.Personal, fl.Personal]:
+        personal = yield
+
+        def predict(module: fl.ClientModule, x: Tensor) -> Tensor:
+            return less_entropy(module, x, biases(module), 2.0)
+
+        return replace(personal, predictor=predict, transductive=self.transductive)
+
+
+@dataclass(frozen=True)
+class AdaptsSilently(AdaptsToItsClient):
+    """Does not say so: what it adapts to is whatever is in the batch."""
+
+    transductive: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class AdaptsOn:
+    """Normalises a client's samples by those of all clients before it."""
+
+    @fl.hookimpl(wrapper=True)
+    def personalise(self) -> Generator[None, fl.Personal, fl.Personal]:
+        personal, seen = (yield), list[Tensor]()
+
+        def predict(module: fl.ClientModule, x: Tensor) -> Tensor:
+            seen.append(x)
+            return module.predict(x - torch.cat(seen).mean(dim=0))
+
+        return replace(personal, predictor=predict, transductive=True)
+
+
+@dataclass(frozen=True)
+class AdaptsInItsModule:
+    """The same by a `predict` of its module."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Adapts(net, ctx.local)
+
+    @fl.hookimpl(wrapper=True)
+    def personalise(self) -> Generator[None, fl.Personal, fl.Personal]:
+        personal = yield
+        return replace(personal, transductive=True)
+
+
+@dataclass(frozen=True)
 class NotesTheClock:
     """A note that no two runs share."""
 
@@ -965,6 +1018,8 @@ FURTHER: dict[type, str] = {
     KeepsInItsClientModule: "resumed-run",
     KeepsACount: "trained-alone",
     PredictsBatches: "judged-singly",
+    AdaptsSilently: "judged-singly",
+    AdaptsOn: "judged-singly",
     SwapsGroups: "absent-clients-untouched",
     Chatters: "process-state-untouched",
     ChattersInAWrapper: "process-state-untouched",
@@ -1109,6 +1164,8 @@ class GossipsCounted(Gossips):
 
 
 RIGHT: dict[type, str] = {
+    AdaptsToItsClient: "judged-singly",
+    AdaptsInItsModule: "two-processes",
     ClipsAndLogs: "two-processes",
     FrozenPart: "bytes-add-up",
     GossipsCounted: "bytes-add-up",

@@ -74,6 +74,11 @@ def uploaded(rows: Any, ids: Any = (0, 1, 2)) -> fl.Upload:
     )
 
 
+def weighed(rule: Any, upload: fl.Upload) -> fl.Upload:
+    """The upload as `aggregate` gets it from a plugin that answers `weights`."""
+    return replace(upload, weights=rule.weights(upload))
+
+
 @dataclass(frozen=True)
 class Drift:
     """Client i moves by `moves[i]`, wherever it starts."""

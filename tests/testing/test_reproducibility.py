@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from flbench.core.conformance import Conformance
 from flbench.run.composition import compose
 from flbench.testing import reproducibility
-from flbench.testing.check import CheckFailed
+from flbench.testing.check import CheckFailed, MethodUnderTest
 from flbench.testing.reproducibility import (
+    declared_equal,
     kept_pair,
     relabelled_clients,
     rest_of_run,
@@ -63,3 +65,25 @@ def test_groups_that_follow_ids_are_found(monkeypatch: pytest.MonkeyPatch) -> No
     relabelled_clients.function(method([1 - label for label in same]))
     with pytest.raises(CheckFailed, match="groups of the relabelled clients"):
         relabelled_clients.function(method([0, *same[1:]] if same[0] else [1, *same[1:]]))
+
+
+@pytest.mark.parametrize(
+    ("within", "holds"), [({}, False), ({"fedavg": 1e-9}, False), ({"fedavg": 1e-4}, True)]
+)
+def test_equal_to_a_tolerance_is_what_the_author_declares(
+    within: dict[str, float], holds: bool
+) -> None:
+    """Secure aggregation sums in fixed point: it is FedAvg to that rounding, no better."""
+    tested = MethodUnderTest("secagg")
+    tested.conformance = Conformance(equals={"fedavg": {}}, within=within, rounds=2)
+    found = tested.run_check(declared_equal)
+    assert found.ok is holds
+    assert holds or "it does not equal fedavg, as declared: clients' models" in found.reason
+
+
+def test_a_tolerance_hides_no_other_method() -> None:
+    tested = MethodUnderTest("fedprox")
+    tested.conformance = Conformance(
+        equals={"fedavg": {"mu": 0.5}}, within={"fedavg": 1e-4}, rounds=2
+    )
+    assert "clients' models" in tested.run_check(declared_equal).reason
