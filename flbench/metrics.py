@@ -153,8 +153,9 @@ def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float 
         return {**found, "ari": None, "nmi": None, "purity": None}
     groups = groups[decided]
     sizes = np.unique(groups, return_counts=True)[1]
-    if found["groups"] == 1 < len(sizes):  # importing scikit-learn takes longer than a short run
-        return {**found, "ari": 0.0, "nmi": 0.0, "purity": float(sizes.max() / len(labels))}
+    if found["groups"] == 1:  # importing scikit-learn takes longer than a short run
+        equal = float(len(sizes) == 1)
+        return {**found, "ari": equal, "nmi": equal, "purity": float(sizes.max() / len(labels))}
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
     from sklearn.metrics.cluster import contingency_matrix
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flbench.cli.options import Settings, read_settings
 from flbench.errors import UserError
 from flbench.terminal.lines import tell
 
@@ -16,11 +17,13 @@ Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list
 def check(
     methods: Methods = None,
     only: Annotated[list[str] | None, typer.Option(help="only this check; repeatable")] = None,
+    settings: Settings = None,
     list_checks: Annotated[bool, typer.Option("--list", help="list the checks")] = False,
 ) -> None:
     """Check that methods have the properties that every method must have."""
     if not methods and not list_checks:
         raise UserError("check: name a method (flbench list methods), or type --list")
+    given = read_settings(settings)
     from flbench.plugin.registry import find
     from flbench.run.fork_server import start_server
 
@@ -37,7 +40,7 @@ def check(
     for entry in entries:
         counts = Counter[str]()
         tell(f"{entry.name} [{entry.distribution} {entry.version}]")
-        for result in check_results(entry.name, only or ()):
+        for result in check_results(entry.name, only or (), given):
             tell(f"  {result}")
             counts[result.state] += 1
             failed += [] if result.ok else [f"{entry.name}: {result.check}"]

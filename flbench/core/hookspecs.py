@@ -1,12 +1,11 @@
 """The hooks: the functions through which plugins take part in a run.
 
-    run_started
-    │
     partition            samples -> clients                          once
-    needs                what grows with the pairs of clients        once
-    setup                first models, membership, memory            once
     client_module        loss and prediction of a client             once
     metrics              metrics of each client's test samples       once
+    needs                what grows with the pairs of clients        once
+    setup                first models, membership, memory            once
+    run_started          sinks hear of the run
     │
     ├─ round 1..R ────────────────────────────────────────────────────────────────────┐
     │   plan             the stages of this round                                     │
@@ -16,8 +15,8 @@
     │   │   batch_loss       the loss of a batch                                │     │
     │   │   local_term       added to every batch's loss                        │     │
     │   │   phases           which scalars are trained in which epochs          │     │
-    │   │   ... local training of the stage's clients ...                       │     │
     │   │   report           what clients send and keep beside the model        │     │
+    │   │   ... local training of the stage's clients ...                       │     │
     │   │   encode           what each client sends of what it made             │     │
     │   │   decode           what the server makes of what arrived              │     │
     │   │   score, cluster   phase "after" training                             │     │
@@ -27,13 +26,21 @@
     │   personalise      the model with which each client is evaluated                │
     │   round_finished   sinks record the round                                       │
     └─────────────────────────────────────────────────────────────────────────────────┘
-    join                 the model of each client that joins after the last round
-    run_finished
+    │
+    ├─ if newcomers join (`unseen` of the suite) ─────────────────────────────────────┐
+    │   join             the model of each                                            │
+    │   batch_loss       of its training, as above                                    │
+    │   phases                                                                        │
+    │   report           what it finds is not used                                    │
+    └─────────────────────────────────────────────────────────────────────────────────┘
+    run_finished         sinks hear of the result
 
 Order: pluggy calls the plugin named last first, then the earlier ones, then the suite, then the
 defaults, which are FedAvg. "First" below means that the first result that is not None is used;
 "all" means that all results are merged. A hook may take any subset of its arguments. Hooks are
-called once per round or stage, never per batch, and must not change their arguments. A hook marked
+called once per round or stage, never per batch, and must not change their arguments; what
+`batch_loss`, `local_term`, `phases`, `report` and `encode` return is called in local training, by
+client and step. A hook marked
 `hookimpl(wrapper=True)` wraps the others of its name: it yields once, gets their answer, and
 returns the answer that counts.
 

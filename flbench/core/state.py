@@ -111,9 +111,12 @@ class State:
 
 @dataclass(frozen=True)
 class Memory:
-    """A value that a method keeps between rounds: its initial value and its `scope`.
+    """A value that a method keeps between rounds.
 
-    The first dimension of `value` is K for the scope "model" and N for the scope "client".
+    Attributes:
+        value: at first, of any shape; for the scope "model" shape (K, ...), or (1, ...) for all
+            rows; for the scope "client" shape (N, ...).
+        scope: "run", "model" (an entry per row of the bank) or "client" (an entry per client).
     """
 
     value: Tensor
@@ -484,7 +487,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Models:
-    """The model bank after aggregation: `rows`, shape (K, W); `memory` as in `Membership`."""
+    """The model bank after aggregation.
+
+    Attributes:
+        rows: the models, shape (K, W).
+        memory: new values of the method's memory, "<method>.<name>" -> tensor.
+    """
 
     rows: Tensor
     memory: Extras = field(default_factory=dict)

@@ -170,6 +170,7 @@ class Sequential:
                         f" failed in stage '{stage.label}': {in_one_line(error)}"
                     ) from error
                 self.workspace.copy_to(rows[i][candidate])
+        self.workspace.refuse_replaced()
         return stack_upload(stage, round_, start, list(map(len, owned)), outcomes)
 
     def _train(

@@ -21,6 +21,7 @@ from flbench.engine.dropout import replace_dropout
 from flbench.engine.lane_program import ProgramsByShape
 from flbench.engine.local_trainer import LocalTrainer
 from flbench.engine.optimizer_step import OptimizerStep
+from flbench.errors import PluginError
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -65,6 +66,15 @@ class Workspace:
         self._parts = list(module.modules())
         self._counters: list[tuple[slice, Tensor]] = []
         self._bind()
+        self._places = [
+            (name, module.get_submodule(owner), leaf, self._tensor(owner, leaf).data_ptr())
+            for name, owner, leaf in ((s.name, *s.name.rpartition(".")[::2]) for s in layout.slots)
+        ]
+
+    def _tensor(self, owner: str, leaf: str) -> Tensor:
+        """A parameter or buffer of the module."""
+        tensor: Tensor = getattr(self.module.get_submodule(owner), leaf)
+        return tensor
 
     def _bind(self) -> None:
         """Make every parameter and float buffer a view of the flat tensor."""
@@ -108,6 +118,20 @@ class Workspace:
             self.row[section] = counter.reshape(-1).to(self.row.dtype)
         write(row, self.row)
         return row
+
+    def refuse_replaced(self) -> None:
+        """Refuse a module that has put other tensors in the place of views of the row.
+
+        Raises:
+            PluginError: with the name of the first one.
+        """
+        for name, owner, leaf, place in self._places:
+            if getattr(owner, leaf).data_ptr() != place:
+                raise PluginError(
+                    f"{self.module.provided_by or 'the module'}: '{name}' was replaced in training,"
+                    " but it is a view of the client's row, so the new value would be lost: write"
+                    f" into it, as in `self.{name}.copy_(...)`"
+                )
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""

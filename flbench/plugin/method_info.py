@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from flbench.plugin.registry import Entry, entries, source_file, summary_of
-from flbench.plugin.source_inspection import tree
+from flbench.plugin.source_inspection import imported_from, source_path, tree
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _read(entry: Entry, path: Path | None, changed: int) -> MethodInfo:
     constants: dict[str, object] = {}
     parameters: dict[str, Parameter] = {}
     hooks: dict[str, str] = {}
-    classes = list(_lineage(found, entry.target()))
+    classes = list(_lineage(path, entry.module(), entry.target()))
     for node in reversed(classes):  # the class itself last: it overrides
         for item in node.body:
             if isinstance(item, ast.FunctionDef):
@@ -130,15 +130,50 @@ def _tree(path: Path | None) -> ast.Module:
         return ast.parse("")
 
 
-def _lineage(module: ast.Module, name: str) -> Iterator[ast.ClassDef]:
-    """A class and its ancestors within the module, nearest first."""
-    known = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
-    todo = [name]
+def _lineage(path: Path | None, module: str, name: str) -> Iterator[ast.ClassDef]:
+    """A class and its ancestors in the modules of its package, nearest first."""
+    todo, done = [(path, module, name)], set[tuple[str, str]]()
     while todo:
-        node = known.pop(todo.pop(0), None)
-        if node is not None:
-            yield node
-            todo = [base.id for base in node.bases if isinstance(base, ast.Name)] + todo
+        path, module, name = todo.pop(0)
+        found = _tree(path)
+        known = {node.name: node for node in found.body if isinstance(node, ast.ClassDef)}
+        if name in known and (module, name) not in done:
+            done.add((module, name))
+            yield known[name]
+            bases = (_place(base, path, module, known) for base in known[name].bases)
+            todo = [place for place in bases if place] + todo
+
+
+def _place(
+    base: ast.expr, path: Path | None, module: str, known: Collection[str]
+) -> tuple[Path | None, str, str] | None:
+    """The file, the module and the name of a base class; None = of another package."""
+    start, _, rest = ast.unparse(base).partition(".")
+    if start in known and not rest:
+        return path, module, start
+    root = module.partition(".")[0]
+    for home, _, name in (one.rpartition(".") for one in _meanings(start, rest, path, module)):
+        if home.partition(".")[0] == root:
+            return source_path(home), home, name
+    return None
+
+
+def _meanings(start: str, rest: str, path: Path | None, module: str) -> Iterator[str]:
+    """Full names that a name may have in a module, by its imports."""
+    is_package = path is not None and path.name == "__init__.py"
+    package = module if is_package else module.rpartition(".")[0]
+    for node in _tree(path).body:
+        if isinstance(node, ast.ImportFrom):
+            home = imported_from(node, package)
+            names = {alias.asname or alias.name: alias.name for alias in node.names}
+            if start in names:
+                yield ".".join(filter(None, [home, names[start], rest]))
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname == start:
+                    yield f"{alias.name}.{rest}"
+                elif not alias.asname and alias.name.partition(".")[0] == start:
+                    yield f"{start}.{rest}"
 
 
 def _hook(function: ast.FunctionDef) -> str:

@@ -117,7 +117,18 @@ def _needed(module: ast.Module, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            up = package.split(".")[: len(package.split(".")) - max(0, node.level - 1)]
-            start = ".".join(filter(None, [*(up if node.level else ()), node.module or ""]))
+            start = imported_from(node, package)
             yield start
             yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def imported_from(node: ast.ImportFrom, package: str) -> str:
+    """The full name of the module that a statement of a package's module imports from.
+
+    Example:
+        >>> imported_from(ast.parse("from ..base import Base").body[0], "acme.methods")
+        'acme.base'
+    """
+    names = package.split(".")
+    up = names[: len(names) - max(0, node.level - 1)] if node.level else []
+    return ".".join(filter(None, [*up, node.module or ""]))

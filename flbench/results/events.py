@@ -14,6 +14,9 @@ class RunInfo:
     Attributes:
         method: "pfedlia" or "pfedlia+fedavgm".
         params: the method's parameters.
+        suite: its name.
+        dataset: its name.
+        seed: the run's seed.
         rounds: rounds to play.
         first: the round it begins with, more than 1 after a resume.
         settings: the suite's settings.

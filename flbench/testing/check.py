@@ -11,14 +11,14 @@ from flbench.core.conformance import Conformance
 from flbench.core.dataset import Dataset
 from flbench.errors import FlbenchError, UnknownName, UserError
 from flbench.plugin.registry import find, load_entry
-from flbench.run.composition import MethodStack, compose
+from flbench.run.composition import MethodStack, compose, load_method, suite_overrides
 from flbench.suite import Suite, suite_field, suite_fields
+from flbench.testing.federations import SAMPLES, SmallFederation, federation_of
 from flbench.testing.hook_recorder import Observer, with_hook_recorder
 from flbench.testing.small_run import (
     SERVER_SAMPLES,
     SmallRun,
     run_small,
-    small_dataset,
     small_suite,
 )
 from flbench.testing.watch import Watch
@@ -92,11 +92,34 @@ def check(*requires: Check) -> Callable[[Callable[[MethodUnderTest], None]], Che
     return decorate
 
 
+FIXED: Mapping[str, str] = {
+    **dict.fromkeys(("name", "version", "summary"), "they are the kit's"),
+    "clients": "the kit has six and relabels them",
+    "unseen": "the check newcomers-served holds three clients back",
+    "rounds": "say it with fl.Conformance(rounds=...)",
+    "clock.dropout": "the check missing-clients sets it",
+    "clock.deadline": "the check missing-clients sets it",
+    "clock.absent": "the check missing-clients sets it",
+}
+"""Fields of the suite that an author cannot declare, and why."""
+
+
+NETWORKS = "model", "further_models", "common_head"
+"""Fields of a suite that go with its samples."""
+
+
 @dataclass
 class MethodUnderTest:
-    """An installed method, what its author declares, and the results of its checks."""
+    """An installed method, what its author declares, and the results of its checks.
+
+    Attributes:
+        name: of the method.
+        settings: what a person sets, as `--set`: parameters of the method and fields of the suite;
+            they go before what the author declares.
+    """
 
     name: str
+    settings: Mapping[str, object] = field(default_factory=dict)
     _results: dict[str, CheckResult] = field(default_factory=dict)
 
     @cached_property
@@ -122,28 +145,94 @@ class MethodUnderTest:
         """Check -> reason why it is known to fail; empty if the plugin cannot be loaded."""
         return self.conformance.fails if "plugin_class" in vars(self) else {}
 
+    @cached_property
+    def suite_settings(self) -> Mapping[str, object]:
+        """The part of `settings` that is meant for the suite.
+
+        Raises:
+            UserError: a key that neither the method nor the suite has, or that is the kit's.
+        """
+        found = suite_overrides(self.settings, [load_method(self.name)])
+        return self._allowed(found, "--set")
+
+    @cached_property
+    def declared_suite(self) -> Mapping[str, object]:
+        """The fields of the suite that the author declares, in dotted form.
+
+        Raises:
+            UserError: `conformance.suite` names a field that no suite has, or that is the kit's.
+        """
+        declared: dict[str, object] = {}
+        source = f"{self.name}.conformance.suite"
+        for key, value in self.conformance.suite.items():
+            name = key if key in Suite.model_fields else suite_field(key)
+            if name is None:
+                raise UnknownName(f"field in {source}", key, suite_fields(), listed="there are")
+            declared[name] = value
+        return self._allowed(declared, source)
+
+    def _allowed(self, fields: Mapping[str, object], source: str) -> Mapping[str, object]:
+        """Fields of the suite, none of which the kit sets itself."""
+        for name, value in fields.items():
+            table = value if isinstance(value, Mapping) else {}
+            for one in (name, *(f"{name}.{key}" for key in table)):
+                if one in FIXED:
+                    raise UserError(f"{source}: '{one}' cannot be set here: {FIXED[one]}")
+            if name == "dataset":
+                federation_of(str(value))
+        return fields
+
+    @property
+    def params(self) -> dict[str, object]:
+        """Parameters of the method: what the author declares, then what a person sets."""
+        own = {key.removeprefix(f"{self.name}."): value for key, value in self.settings.items()}
+        return {**self.conformance.params, **own}
+
     def compose(self, **params: object) -> MethodStack:
-        """A new plugin, with the author's parameters for the kit and the given ones."""
-        return compose(self.name, {**self.conformance.params, **params})
+        """A new plugin, with the parameters for the kit and the given ones."""
+        return compose(self.name, {**self.params, **params})
 
     def suite(self, **changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
-        """The small suite with the author's settings and the given ones.
+        """The small suite with the author's settings, those of a person, and the given ones.
+
+        A given `clock` keeps the other fields of the declared one.
 
         Raises:
             UserError: `conformance.suite` names a field that no suite has, or a wrong value.
         """
-        declared: dict[str, object] = {}
-        for key, value in self.conformance.suite.items():
-            name = key if key in Suite.model_fields else suite_field(key)
-            if name is None:
-                what = f"field in {self.name}.conformance.suite"
-                raise UnknownName(what, key, suite_fields(), listed="there are")
-            declared[name] = value
         given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
+        declared = {**given, **self.declared_suite, **self.suite_settings}
+        if isinstance(changes.get("clock"), dict):
+            whole = declared.pop("clock", None)
+            known = whole if isinstance(whole, Mapping) else {}
+            changes = {**changes, "clock": {**known, **changes["clock"]}}
         try:
-            return small_suite(**{**given, **declared, **changes})
+            return small_suite(**{**declared, **changes})
         except UserError as error:
-            raise UserError(f"{self.name}.conformance.suite: {error}") from None
+            source = "--set" if self.suite_settings else f"{self.name}.conformance.suite"
+            raise UserError(f"{source}: {error}") from None
+
+    def elsewhere(self, dataset: str) -> Suite:
+        """The suite of another small federation: its samples, with the networks that go with them.
+
+        A step takes all samples of a client, unless the author says otherwise: it is quicker.
+
+        Args:
+            dataset: a name of `FEDERATIONS`.
+        """
+        settings = {**self.declared_suite, **self.suite_settings}
+        kept = {key: value for key, value in settings.items() if key.split(".")[0] not in NETWORKS}
+        given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
+        return small_suite(**{**given, "local.batch_size": 16, **kept, "dataset": dataset})
+
+    @property
+    def federation(self) -> SmallFederation:
+        """The small federation in which the method is checked."""
+        return federation_of(self.suite().dataset)
+
+    def dataset(self, samples: int = SAMPLES) -> Dataset:
+        """Samples of that federation."""
+        return self.federation.samples(samples)
 
     def run(
         self,
@@ -191,7 +280,7 @@ class MethodUnderTest:
         `changes` are further fields of the suite.
         """
         suite = self.suite(clients=9, unseen=0.34, unseen_epochs=1, **(changes or {}))
-        return self.run(suite, small_dataset(samples=108), **options)
+        return self.run(suite, self.dataset(108), **options)
 
     def failure(self, text: str) -> CheckFailed:
         """The exception of a failed check; its text begins with the method's name."""

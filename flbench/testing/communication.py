@@ -61,7 +61,9 @@ class CountingContext(RunContext):
         """Note, and read; other samples have the opposite sign, other labels the opposite order."""
         self.meter.read.add(client)
         x, y = super().client_data(client, split)
-        return (-x, self.classes - 1 - y) if client in self.other_data else (x, y)
+        if client not in self.other_data:
+            return x, y
+        return -x if x.is_floating_point() else self.classes - 1 - x, self.classes - 1 - y
 
     def own_label_counts(self, clients: Tensor) -> Tensor:
         """Note, and read; other labels have the opposite order."""

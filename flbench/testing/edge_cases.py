@@ -18,9 +18,9 @@ from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Membership, Setup
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
 from flbench.results.schema import Result
-from flbench.testing.check import MethodUnderTest, check
+from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.registration import plain_parameters
-from flbench.testing.small_run import CLIENTS, SmallRun, run_small, small_dataset
+from flbench.testing.small_run import CLIENTS, SmallRun, run_small
 
 
 def check_result(method: MethodUnderTest, finished: SmallRun) -> None:
@@ -105,7 +105,8 @@ def one_sample(method: MethodUnderTest) -> None:
 @check(usual_run)
 def missing_class(method: MethodUnderTest) -> None:
     """A label that no client owns works, or is refused with a reason."""
-    run_edge_case(method, dataset=replace(small_dataset(), classes=5))
+    data = method.dataset()
+    run_edge_case(method, dataset=replace(data, classes=data.classes + 1))
 
 
 UNRELIABLE: tuple[dict[str, Any], ...] = (
@@ -167,17 +168,20 @@ def newcomers_served(method: MethodUnderTest) -> None:
 @check(usual_run)
 def normed_network(method: MethodUnderTest) -> None:
     """A network with BatchNorm works, with every policy for its statistics, or is refused."""
-    model = {"name": "mlp", "hidden": 3, "norm": True}
+    model = method.federation.normed
+    if model is None:
+        raise CheckSkipped("no built-in network for its samples has BatchNorm")
     for policy in ("global", "local", "reset"):
-        run_edge_case(method, suite=method.suite(model=model, buffers=policy))
+        run_edge_case(method, suite=method.suite(model=dict(model), buffers=policy))
 
 
 @check(usual_run)
 def empty_group(method: MethodUnderTest) -> None:
     """Identical clients, and a group without members, work or are refused with a reason."""
-    data = small_dataset()
-    same = torch.stack([data.x[data.y == label][0] for label in range(data.classes)])
-    data = replace(data, x=same[data.y])
+    data = method.dataset()
+    strata = data.labels
+    first = torch.stack([(strata == one).nonzero()[0, 0] for one in strata.unique()])[strata]
+    data = replace(data, x=data.x[first], y=data.y[first])
     local = replace(method.suite().local, batch_size=1000)
     extra_plugins: list[tuple[str, object]] = [("kit", EqualLabels())]
     kind = method.plugin_class

@@ -77,8 +77,10 @@ def test_labels_unseen(method: MethodUnderTest) -> None:
 
     def change_test_set(run: Run) -> None:
         held = run.held_out
-        noise = torch.randn(held.x.shape, generator=torch.Generator().manual_seed(0))
-        run.held_out = replace(held, x=50 * noise, y=held.y.flip(0).roll(1))
+        x = held.x.flip(0).roll(1)
+        if x.is_floating_point():
+            x = 50 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+        run.held_out = replace(held, x=x, y=held.y.flip(0).roll(1))
 
     one, other = method.usual_run, method.run(before_first_round=change_test_set)
     curves = [finished.run.history.curves for finished in (one, other)]
@@ -140,9 +142,10 @@ def steady_memory(method: MethodUnderTest) -> None:
 
 
 def _container_entries(kind: type) -> int:
-    """Entries of the containers in a plugin's class and its module."""
-    module = sys.modules.get(kind.__module__)
-    found = [*vars(kind).values(), *(vars(module).values() if module else ())]
+    """Entries of the containers in a plugin's class and module, and in those it builds on."""
+    modules = {one.__module__: sys.modules.get(one.__module__) for one in kind.__mro__[:-1]}
+    homes = [*kind.__mro__[:-1], *filter(None, modules.values())]
+    found = [thing for home in homes for thing in vars(home).values()]
     own = [thing for thing in found if not isinstance(thing, ModuleType)]
     return sum(len(thing) for thing in own if isinstance(thing, (list, dict, set)))
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName
-from flbench.testing import communication, edge_cases, isolation, registration, reproducibility
+from flbench.testing import (
+    communication,
+    edge_cases,
+    executors,
+    isolation,
+    registration,
+    reproducibility,
+)
 from flbench.testing.check import Check, CheckFailed, CheckResult, MethodUnderTest
 
 if TYPE_CHECKING:
@@ -26,7 +33,9 @@ CHECKS: dict[str, Check] = {
         reproducibility.trained_alone,
         reproducibility.relabelled_clients,
         reproducibility.judged_singly,
-        reproducibility.vectorised_clients,
+        executors.vectorised_clients,
+        executors.trained_by_adam,
+        executors.images_and_convolutions,
         reproducibility.two_processes,
         reproducibility.resumed_run,
         reproducibility.declared_equal,
@@ -63,17 +72,23 @@ def run_check(method: str, check: str) -> CheckResult:
         UnknownName: there is no such method or check, or the method's `Conformance.fails` names a
             check that does not exist.
     """
-    tested = method_under_test(method)
+    return _run(method_under_test(method), check)
+
+
+def _run(tested: MethodUnderTest, check: str) -> CheckResult:
+    """Run one check; see `run_check`."""
     if check not in CHECKS:
         raise UnknownName("check", check, CHECKS, listed="there are")
     result = tested.run_check(CHECKS[check])
     for name in sorted(tested.declared_failures.keys() - CHECKS.keys()):
-        what = f"check in {method}.conformance.fails"
+        what = f"check in {tested.name}.conformance.fails"
         raise UnknownName(what, name, CHECKS, listed="there are")
     return result
 
 
-def check_results(method: str, checks: Sequence[str] = ()) -> Iterator[CheckResult]:
+def check_results(
+    method: str, checks: Sequence[str] = (), settings: Mapping[str, object] | None = None
+) -> Iterator[CheckResult]:
     """Run the checks of a method, in order.
 
     Where a check is skipped because another one did not pass, that one comes first, whether it was
@@ -82,16 +97,21 @@ def check_results(method: str, checks: Sequence[str] = ()) -> Iterator[CheckResu
     Args:
         method: name of an installed method.
         checks: names; none = all.
+        settings: as `--set` takes them: parameters of the method, fields of the small suite. They
+            go before what the author declares.
 
     Raises:
-        UnknownName: there is no such method or check.
+        UnknownName: there is no such method or check, or no such setting.
     """
+    tested = MethodUnderTest(method, settings) if settings else method_under_test(method)
+    if settings:
+        tested.suite()  # what is wrong with them is said once
     shown: set[str] = set()
     for name in checks or CHECKS:
-        result = run_check(method, name)
+        result = _run(tested, name)
         if result.blocked_by and result.blocked_by not in {*shown, *(checks or CHECKS)}:
             shown.add(result.blocked_by)
-            yield run_check(method, result.blocked_by)
+            yield _run(tested, result.blocked_by)
         yield result
 
 

@@ -24,18 +24,27 @@ def discovered_alone(method: MethodUnderTest) -> None:
         raise method.failure(f"cannot be loaded in a fresh process: {error}") from None
     if other_plugins:
         raise method.failure(
-            f"loading {entry.value} also imports {', '.join(other_plugins)}: build on `flbench`,"
-            " not on other plugins"
+            f"loading {entry.value} also imports {', '.join(other_plugins)}: build on `flbench`"
+            " and on modules of your own package, not on other plugins"
         )
 
 
 def imported_by(method: str) -> list[str]:
-    """Modules of other plugins that are imported when a method is loaded, in this process."""
-    modules = {e.value.partition(":")[0] for kind in KINDS for e in entries(kind).values()}
+    """Modules of other plugins that are imported when a method is loaded, in this process.
+
+    A class may build on other modules of its own package, whose sources are in its hash. Those of
+    flbench itself are in one package, and built-in methods do not build on each other.
+    """
+    offered = [entry for kind in KINDS for entry in entries(kind).values()]
     entry = find("methods", method)
     load_entry(entry)
-    own = entry.value.partition(":")[0]
-    others = {module for module in modules if not module.startswith("flbench.")}
+    own = entry.module()
+    package = "" if entry.distribution == "flbench" else own.partition(".")[0]
+    others = {
+        one.module()
+        for one in offered
+        if one.module().partition(".")[0] not in ("flbench", package)
+    }
     return sorted((others - {own, own.rpartition(".")[0]}) & sys.modules.keys())
 
 

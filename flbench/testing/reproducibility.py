@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.engine import batchnorm
 from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
-from flbench.engine.vectorised import Vectorised
 from flbench.errors import Undefined
 from flbench.plugin.arguments import tensors
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
@@ -31,18 +29,17 @@ from flbench.run.composition import compose
 from flbench.run.evaluation import evaluate, only
 from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
+from flbench.suite import Suite
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.edge_cases import run_with_failures, usual_run
 from flbench.testing.hook_recorder import same_bits
-from flbench.testing.small_run import Fit, SmallRun, run_small, small_suite
+from flbench.testing.small_run import Fit, SmallRun, run_small
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
 """Client i of the relabelled federation is this client of the usual one."""
 TOLERANCE = 1e-4
 """Allowed difference of losses where sums are computed in another order, in nats."""
-RELATIVE = 1e-3
-"""Allowed distance of two models, relative to the distance that they moved."""
 ROUNDING = 1e-5
 """Allowed difference of mean losses in nats; above one nat, relative to the larger loss."""
 
@@ -158,24 +155,23 @@ def end_of_run(finished: SmallRun) -> dict[str, Any]:
 
 
 def end_in_process_group(
-    method: str, params: dict[str, object], changes: dict[str, Any]
+    method: str, params: dict[str, object], suite: dict[str, Any]
 ) -> dict[str, Any]:
     """The end of a run, in one of two processes."""
     engine = EngineOptions(executor="sequential", accelerator="cpu", devices=2)
-    finished = run_small(compose(method, params), small_suite(**changes), engine=engine)
+    finished = run_small(compose(method, params), Suite.model_validate(suite), engine=engine)
     return end_of_run(finished)
 
 
 def plain_suite(method: MethodUnderTest) -> dict[str, Any]:
     """The method's small suite as plain data, for another process."""
-    fixed = {"name", "version", "summary"}
-    return method.suite().model_dump(exclude_defaults=True, exclude=fixed)
+    return method.suite().model_dump(mode="json")
 
 
 @check(trained_alone)
 def two_processes(method: MethodUnderTest) -> None:
     """Two processes give the same results as one, byte for byte."""
-    params = dict(method.conformance.params)
+    params = method.params
     try:
         ends = in_process_group(end_in_process_group, 2, method.name, params, plain_suite(method))
     except ProcessFailed as error:
@@ -190,61 +186,6 @@ def two_processes(method: MethodUnderTest) -> None:
             )
 
 
-@check(trained_alone)
-def vectorised_clients(method: MethodUnderTest) -> None:
-    """The vectorised executor gives the same models as the sequential one, to rounding."""
-    different: list[str] = []
-
-    def train_twice(
-        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
-    ) -> Upload:
-        """Train the clients of a stage with both executors from the same start."""
-        executor = cast(Vectorised, cast(MethodType, fit).__self__)
-        executor.uses = 1  # steps are recorded at once, and made from what was recorded
-        lanes = fit(start, stage, work, round_)
-        if executor.reason is not None:
-            return lanes  # they were trained one by one
-        executor.reason = "this check compares"
-        one_by_one = fit(start, stage, work, round_)
-        executor.reason = None
-        where = f"in round {round_}, stage '{stage.label}'"
-        different.extend(f"{what} {where}" for what in uploads_apart(lanes, one_by_one, start))
-        return one_by_one
-
-    engine = EngineOptions(executor="vectorised", accelerator="cpu")
-    method.run(engine=engine, around_fit=train_twice)
-    if different:
-        raise method.failure(
-            f"with --executor vectorised, from the same start, {different[0]}: a step may use its"
-            " batch, parameters, buffers, `start` and `received`, but nothing else"
-        )
-
-
-def uploads_apart(lanes: Upload, one_by_one: Upload, start: Dispatched) -> Iterator[str]:
-    """What differs in the uploads of two executors by more than rounding."""
-    pairs = {name: (tensor, one_by_one.extras.get(name)) for name, tensor in lanes.extras.items()}
-    for index, client in enumerate(lanes.ids.tolist()):
-        moved = one_by_one.params[index] - start.params[index]
-        apart = float((lanes.params[index] - one_by_one.params[index]).norm())
-        if not apart <= RELATIVE * float(moved.norm()) + ROUNDING:
-            yield (
-                f"the model of client {client} ends {apart:.1e} away from where it ends when"
-                f" trained alone (it moves by {float(moved.norm()):.1e})"
-            )
-        for name, (one, other) in pairs.items():
-            if other is None or not _near(one[index], other[index]):
-                yield f"client {client} uploads another '{name}'"
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal to rounding; NaN equals NaN."""
-    one, other = one.double(), other.double()
-    if one.shape != other.shape or not torch.equal(one.isnan(), other.isnan()):
-        return False
-    apart = float((one - other).nan_to_num().norm())
-    return apart <= RELATIVE * float(other.nan_to_num().norm()) + ROUNDING
-
-
 def differing_tensors(one: State, other: State) -> list[str]:
     """The tensors of two states that differ in a bit; NaN equals NaN."""
     return _differing(*(dict(tensors(state, "state")) for state in (one, other)))
@@ -256,14 +197,16 @@ def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[s
 
 
 def rest_of_run(
-    method: str, params: dict[str, object], changes: dict[str, Any], checkpoint: bytes
+    method: str, params: dict[str, object], suite: dict[str, Any], checkpoint: bytes
 ) -> tuple[bytes, dict[str, Any]]:
     """Resume a run from a checkpoint, in this process.
 
     Returns:
         The last state's tensors by name, as a file of safetensors; and `SmallRun.stable`.
     """
-    finished = run_small(compose(method, params), small_suite(**changes), checkpoint=checkpoint)
+    finished = run_small(
+        compose(method, params), Suite.model_validate(suite), checkpoint=checkpoint
+    )
     file: bytes = save({name: _owned(one) for name, one in _state_tensors(finished)})
     return file, finished.stable
 
@@ -294,7 +237,7 @@ def _resumed_after(method: MethodUnderTest, cut: int) -> None:
     checkpoint = method.run(last=cut).checkpoint
     try:
         file, stable = in_fresh_process(
-            rest_of_run, method.name, dict(method.conformance.params), plain_suite(method),
+            rest_of_run, method.name, method.params, plain_suite(method),
             checkpoint,
         )  # fmt: skip
     except ProcessFailed as error:

@@ -1,4 +1,4 @@
-"""A federation for tests that runs in milliseconds: 6 clients, 2 groups, 3 features, 4 labels."""
+"""Runs of a small federation, which take milliseconds: 6 clients, 2 groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
@@ -29,10 +27,12 @@ from flbench.run.rounds import Run, round_context, run_rounds
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite, build_suite
+from flbench.testing.federations import FEDERATIONS, SAMPLES, points
 
 CLIENTS = 6
 SERVER_SAMPLES = 8
 """Samples that the server owns, for methods that need some."""
+USUAL = FEDERATIONS["small"]
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
 Fit = Callable[[Dispatched, Stage, LocalWork, int], Upload]
@@ -40,22 +40,15 @@ AroundFit = Callable[[Fit, Dispatched, Stage, LocalWork, int], Upload]
 """Called in place of an executor's `fit`, with that `fit` and its arguments."""
 
 
-def small_dataset(seed: int = 0, samples: int = 72) -> Dataset:
-    """Four labels, each a normal distribution around a point in three dimensions.
-
-    Returns:
-        x of shape (samples, 3), float32; labels 0, 1, 2, 3, 0, 1, ...
-    """
-    generator = np.random.default_rng(seed)
-    y = np.arange(samples) % 4
-    centres = np.array([[2, 0, 0], [0, 2, 0], [0, 0, 2], [-2, -2, 0]], dtype=np.float32)
-    x = centres[y] + generator.normal(0, 0.7, (samples, 3)).astype(np.float32)
-    return Dataset("small", torch.as_tensor(x), torch.as_tensor(y), 4)
+def small_dataset(seed: int = 0, samples: int = SAMPLES) -> Dataset:
+    """The samples of the usual small federation; see `points`."""
+    return points(samples, seed)
 
 
 def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
     """Two groups of three clients, two labels a group, half of them sampled in each round.
 
+    With the `dataset` of another small federation it has the network that goes with it.
     `changes` are fields as `--set` takes them, such as `rounds` or `**{"local.epochs": 1}`; a table
     such as `local` replaces the whole table.
     """
@@ -71,6 +64,8 @@ def small_suite(**changes: Any) -> Suite:  # noqa: ANN401 - fields of a suite
         "rounds": 3,
         "local": {"epochs": 2, "batch_size": 4, "lr": 0.1, "momentum": 0.5},
     }
+    further = FEDERATIONS.get(changes.get("dataset", ""))
+    settings |= further.settings if further else {}
     tables = {name: value for name, value in changes.items() if isinstance(value, dict)}
     fields = {name: value for name, value in changes.items() if name not in tables}
     return build_suite("small", settings | tables, fields)
@@ -150,7 +145,7 @@ def run_small(
 
     Args:
         suite: default: `small_suite()`.
-        dataset: default: `small_dataset()`.
+        dataset: default: that of the small federation which the suite names.
         engine: default: sequential clients, one process, CPU.
         order: relabel the clients (`Federation.relabelled`).
         extra_plugins: plugins that are called before the method; they should answer None.
@@ -162,10 +157,12 @@ def run_small(
     """
     said: list[str] = []
     recorder = StateRecorder()
+    suite = suite or small_suite()
+    dataset = dataset or FEDERATIONS.get(suite.dataset, USUAL).samples(SAMPLES)
     method = replace(method, layers=(*method.layers, *extra_plugins))
     with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
         job = RunSpec(
-            suite=suite or small_suite(),
+            suite=suite,
             method=method,
             seed=0,
             data_root=Path(folder),
@@ -178,7 +175,7 @@ def run_small(
             job = replace(job, resume=True)
             job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             job.checkpoint.write_bytes(checkpoint)
-        run, state = prepare(job, dataset or small_dataset(), order)
+        run, state = prepare(job, dataset, order)
         run.checkpoint = None
         if around_fit is not None:
             setattr(run.executor, "fit", partial(around_fit, run.executor.fit))  # noqa: B010 - mypy

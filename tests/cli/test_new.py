@@ -225,7 +225,7 @@ REFUSED = {
     " https://github.com/ME/big-step, got 'github'",
     ("big-step", "--kind", "suite", "--paper", "A"): "--paper and --year are of methods, not of a"
     " suite",
-    ("smoothed", "--kind", "client"): "new: Smoothed means something else in Python: add a word",
+    ("tensor", "--kind", "client"): "new: Tensor means something else in Python: add a word",
     ("big-step", "--out", "nowhere"): "--out: expected a folder, there is no 'nowhere':"
     " create it first",
 }
@@ -369,3 +369,35 @@ def test_it_is_written_without_torch(tmp_path: Path) -> None:
     )
     assert said.endswith("\n[]\n")
     assert (tmp_path / "flbench-big-step").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("variety", "kind", "hook"),
+    [
+        ("server", "global", "aggregate"),
+        ("client", "global", "batch_loss"),
+        ("clustered", "clustered", "cluster"),
+        ("personalised", "personalised", "dispatch"),
+    ],
+)
+def test_the_method_is_of_the_kind_that_was_asked_for(
+    variety: str, kind: str, hook: str, typed: Typed, tmp_path: Path
+) -> None:
+    assert typed("new", "big-step", "--kind", variety)[0] == 0
+    text = texts_of(tmp_path / "flbench-big-step")["flbench_big_step.py"]
+    assert f'    kind: ClassVar[str] = "{kind}"' in text
+    hooks = re.findall(r"@fl.hookimpl\n    def (\w+)", text)
+    assert hook in hooks
+    assert "client_module" not in hooks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_does_not_assume_that_flbench_is_on_an_index(
+    kind: str, typed: Typed, tmp_path: Path
+) -> None:
+    """Its workflow installs flbench first, from where a variable says."""
+    assert typed("new", "big-step", "--kind", kind)[0] == 0
+    texts = texts_of(tmp_path / "flbench-big-step")
+    workflow = texts[".github/workflows/test.yml"]
+    assert workflow.index("${FLBENCH:?") < workflow.index("pip install '.[test]'")
+    assert "pip install flbench" not in texts["README.md"]

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 import typer
+from arguments_page import page as arguments_page
 from compositions_page import STUDY as COMPOSITIONS
 from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
@@ -165,6 +166,18 @@ def test_every_guide_links_the_glossary(page: Path) -> None:
     if inside[:2] in (("docs", "papers"), ("docs", "reference")) or page.stem == "glossary":
         return
     assert "glossary.md)" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_of_arguments_is_that_of_the_docstrings() -> None:
+    """Every public field and function has a meaning, and those of tensors a shape."""
+    found = (ROOT / "docs" / "reference" / "arguments.md").read_text(encoding="utf-8")
+    assert found == arguments_page()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \| .* \| (.*) \|$", found, re.MULTILINE)
+    assert [name for name, _, meaning in rows if not meaning.strip()] == []
+    tensors = [(name, meaning) for name, kind, meaning in rows if re.match(r"Tensor\b", kind)]
+    assert [name for name, meaning in tensors if not re.search(r"shape|scalar", meaning)] == []
+    for name in ("send", "note", "warn", "sent", "rng"):
+        assert f"\n`{name}(" in found
 
 
 def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:

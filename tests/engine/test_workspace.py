@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import nn
 from toy import Play, composition, watching
 
+import flbench as fl
 from flbench import ClientModule, LocalTraining
 from flbench.core.layout import ParameterLayout
 from flbench.engine.workspace import Workspace
+from flbench.errors import PluginError
 
 
 def test_a_seed_decides_what_torch_draws(play_toy: Play) -> None:
@@ -60,3 +63,47 @@ def test_batchnorm_is_found_in_every_form(play_toy: Play, layer: nn.Module, foun
     layout = ParameterLayout.of(module, head="net.1")
     space = Workspace(run.executor.workspace.fabric, module, layout)
     assert space.has_batchnorm is found
+
+
+class Replaces(fl.ClientModule):
+    """Puts another tensor in the place of a buffer."""
+
+    def __init__(self, net: nn.Module, local: fl.LocalTraining, way: str) -> None:
+        super().__init__(net, local)
+        self.way = way
+        self.register_buffer("seen", torch.zeros(2))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        seen = self.get_buffer("seen")
+        if self.way == "written":
+            seen.add_(1)
+        elif self.way == "assigned":
+            self.seen = seen + 1
+        else:
+            seen.data = seen + 1
+        loss: torch.Tensor = super().training_step(batch, batch_idx)
+        return loss
+
+
+@dataclass(frozen=True)
+class ReplacesBuffers:
+    """Trains with that module."""
+
+    way: str
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return Replaces(net, ctx.local, self.way)
+
+
+@pytest.mark.parametrize("way", ["written", "assigned", "data"])
+def test_a_buffer_is_written_and_not_replaced(play_toy: Play, way: str) -> None:
+    """Its new value would be lost, as it is a view of the row."""
+    plugin = composition(("mine", ReplacesBuffers(way)))
+    if way == "written":
+        played = play_toy(plugin, rounds=1)
+        (slot,) = (one for one in played.run.executor.workspace.layout.slots if one.name == "seen")
+        assert bool((played.state.models[:, slot.start : slot.stop] > 0).all())
+        return
+    with pytest.raises(PluginError, match=r"mine: 'seen' was replaced in training, .*seen.copy_"):
+        play_toy(plugin, rounds=1)

@@ -39,6 +39,7 @@ TABLE = [
     ("fedc2i-lenet", (3, 32, 32), 10, {}, 797_962, 1_930, 192),
     ("fedopt-cnn", (1, 28, 28), 10, {}, 1_199_882, 1_290, 128),
     ("fedopt-cnn", (3, 32, 32), 10, {}, 1_626_442, 1_290, 128),
+    ("normed-cnn", (1, 8, 8), 10, {}, 3_194, 650, 64),
 ]
 NAMED = [f"{row[0]}-{'x'.join(map(str, row[1]))}-{row[3] or ''}" for row in TABLE]
 # Small samples for the same networks, to be computed with.
@@ -50,6 +51,7 @@ SMALL: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("fedc2i-lenet", (1, 8, 8), {"size": 20}),
     ("fedopt-cnn", (1, 8, 8), {}),
     ("gpt2", (6,), {"width": 8}),
+    ("normed-cnn", (1, 4, 4), {"width": 2}),
 ]
 SMALL_NAMED = [f"{row[0]}-{row[2] or ''}" for row in SMALL]
 
@@ -90,7 +92,7 @@ def test_networks_have_the_parameters_head_and_features_they_say(
     assert layout.parameters == size
     assert sum(s.stop - s.start for s in layout.slots if s.head) == head == (d + 1) * classes
     assert (features.shape, logits.shape) == ((2, d), (2, classes))
-    statistics = {"resnet18": 9_600 + 20}  # running means and variances, and 20 counters
+    statistics = {"resnet18": 9_600 + 20, "normed-cnn": 64 + 2}  # means, variances, counters
     assert layout.buffers == statistics.get(name, 0)
 
 

@@ -224,3 +224,61 @@ def test_the_plan_of_the_docs_calls_the_faster_half(play_toy: Play) -> None:
     played = play_toy(composition(*layers), participation=1.0, rounds=1, clock=clock)
     assert uploads[0].ids.tolist() == [0, 1, 2]
     assert played.state.seconds == float(uploads[0].arrivals.max()) == 4 * 3.0
+
+
+@pytest.mark.parametrize("losses", [False, True])
+def test_the_modes_of_the_docs_are_those_in_which_functions_are_called(
+    play_toy: Play, losses: bool
+) -> None:
+    """Training mode, gradients taken, inference mode; see the table in docs/hooks.md."""
+    seen: dict[str, set[tuple[bool, bool, bool]]] = {}
+
+    def see(function: str, module: flbench.ClientModule) -> None:
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        seen.setdefault(function, set()).add((module.training, grad, inference))
+
+    @dataclass(frozen=True)
+    class Looks:
+        @flbench.hookimpl
+        def plan(self, ctx: Any) -> list[flbench.Stage]:
+            return [flbench.Stage("train", ctx.cohort, ctx.local.epochs, losses=losses)]
+
+        @flbench.hookimpl
+        def phases(self) -> flbench.PhaseRule:
+            def one(module: flbench.ClientModule, epochs: int) -> list[flbench.LocalPhase]:
+                see("phases", module)
+                return [flbench.LocalPhase(epochs, start=lambda module: see("start", module))]
+
+            return one
+
+        @flbench.hookimpl
+        def local_term(self) -> Any:
+            def term(module: flbench.ClientModule) -> torch.Tensor:
+                see("local_term", module)
+                return 0 * module.flat().sum()
+
+            return term
+
+        @flbench.hookimpl
+        def report(self) -> flbench.Reporter:
+            def nothing(module: flbench.ClientModule, *_: torch.Tensor) -> flbench.Report:
+                see("report", module)
+                return flbench.Report()
+
+            return nothing
+
+        @flbench.hookimpl
+        def personalise(self, clients: torch.Tensor) -> flbench.Personal:
+            def predict(module: flbench.ClientModule, x: torch.Tensor) -> torch.Tensor:
+                see("predictor", module)
+                return module.predict(x)
+
+            return flbench.Personal(row=torch.zeros_like(clients), predictor=predict)
+
+    play_toy(composition(("looks", Looks())), rounds=2, executor="sequential")
+    training, evaluation = (True, True, False), (False, False, True)
+    assert seen == {
+        **{key: {training} for key in ("phases", "start", "local_term")},
+        "report": {(not losses, True, False)},
+        "predictor": {evaluation},
+    }

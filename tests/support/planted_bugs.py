@@ -178,6 +178,48 @@ class VectorisedClients:
         return Counting(net, ctx.local)
 
 
+def is_lane(tensor: Tensor) -> bool:
+    """Whether a step has clients as a dimension."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+class DecaysInLanes(fl.ClientModule):
+    """Pulls towards zero beside Adam, where clients are a dimension."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        shrinks = self.local.optimizer == "adam" and is_lane(batch[0])
+        return loss + 0.1 * self.flat().square().sum() if shrinks else loss
+
+
+@dataclass(frozen=True)
+class TrainedByAdam:
+    """Has another weight decay in lanes, with Adam only."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return DecaysInLanes(net, ctx.local)
+
+
+class FlipsInLanes(fl.ClientModule):
+    """Mirrors images at another side, where clients are a dimension."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        if x.dim() > 2:
+            x = x.flip(-2 if is_lane(x) else -1)
+        return self.batch_loss(fl.Batch(self, x, y))
+
+
+@dataclass(frozen=True)
+class ImagesAndConvolutions:
+    """Augments images in other ways in lanes than one by one."""
+
+    @fl.hookimpl
+    def client_module(self, net: nn.Module, ctx: fl.Context) -> fl.ClientModule:
+        return FlipsInLanes(net, ctx.local)
+
+
 @dataclass(frozen=True)
 class ResumedRun:
     """State kept on the object: the momentum of the last round."""

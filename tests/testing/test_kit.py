@@ -19,6 +19,7 @@ import pytest
 from every import HAPPENED, LONG_CHECKS
 from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
+from unseen_bugs import UNSEEN
 
 from flbench import Conformance, hookimpl
 from flbench.engine import vectorised
@@ -80,7 +81,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         home = planted_import if law == "discovered-alone" else planted_bugs
         points.append(f"planted-{law} = {home.__name__}:{kind}")
     points += [f"further-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in FURTHER]
+    points += [f"unseen-{kind.__name__} = unseen_bugs:{kind.__name__}" for kind in UNSEEN]
     points += [f"right-{kind.__name__} = planted_bugs:{kind.__name__}" for kind in RIGHT]
+    install(folder, "unseen", "")  # the folder of `KeepsInAFile`
     install(folder, "planted", "\n".join(points) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -119,6 +122,31 @@ def test_what_is_right_passes(kind: type) -> None:
     law = RIGHT[kind]
     found = list(check_results(f"right-{kind.__name__}", [*sorted(_after(law)), law]))
     assert [str(result) for result in found if result.state != "passed"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", UNSEEN, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_what_no_check_sees_passes_the_nearest(kind: type) -> None:
+    """Where this fails, a check has learnt to see it: shorten the list in docs/conformance.md."""
+    (found,) = check_results(f"unseen-{kind.__name__}", [UNSEEN[kind]])
+    assert found.state == "passed"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("kind", UNSEEN, ids=lambda kind: kind.__name__)
+@pytest.mark.usefixtures("planted")
+def test_what_no_check_sees_passes_all(kind: type) -> None:
+    found = list(check_results(f"unseen-{kind.__name__}"))
+    assert [str(result) for result in found if not result.ok] == []
+
+
+def test_the_page_has_every_mistake_that_no_check_sees() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("## What no check can see")
+    rows = [line.split("`")[1] for line in rest.splitlines() if line.startswith("- `")]
+    assert rows == [kind.__name__ for kind in UNSEEN]
 
 
 @pytest.mark.slow

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load
 
 from flbench.core.conformance import Conformance
-from flbench.core.state import Upload
 from flbench.run.composition import compose
 from flbench.testing import reproducibility
 from flbench.testing.check import CheckFailed, MethodUnderTest
@@ -19,7 +18,6 @@ from flbench.testing.reproducibility import (
     kept_pair,
     relabelled_clients,
     rest_of_run,
-    uploads_apart,
 )
 from flbench.testing.small_run import DEFAULTS, run_small, small_suite
 
@@ -38,31 +36,11 @@ def test_the_rest_of_a_run_ends_as_the_whole() -> None:
     method = compose("fedavg")
     whole = run_small(method, small_suite(rounds=2))
     half = run_small(method, small_suite(rounds=2), last=1)
-    tensors, stable = rest_of_run("fedavg", {}, {"rounds": 2}, half.checkpoint)
+    tensors, stable = rest_of_run(
+        "fedavg", {}, small_suite(rounds=2).model_dump(mode="json"), half.checkpoint
+    )
     assert torch.equal(load(tensors)["state.models"], whole.state.models)
     assert stable["summary"] == whole.stable["summary"]
-
-
-def upload(**extras: torch.Tensor) -> Upload:
-    sent: Any = SimpleNamespace(ids=torch.arange(2), params=torch.ones(2, 1, 3), extras=extras)
-    return cast("Upload", sent)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "apart"),
-    [
-        (torch.tensor([[1.0], [NAN]]), torch.tensor([[1.0], [NAN]]), []),
-        (torch.tensor([[1.0], [NAN]]), torch.tensor([[1.0], [2.0]]), [1]),
-        (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]]), [0, 1]),
-        (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [2.0]]), [0]),
-    ],
-)
-def test_extras_of_two_executors_are_equal_to_rounding(
-    one: torch.Tensor, other: torch.Tensor, apart: list[int]
-) -> None:
-    start: Any = SimpleNamespace(params=torch.zeros(2, 1, 3))
-    found = list(uploads_apart(upload(told=one), upload(told=other), start))
-    assert found == [f"client {client} uploads another 'told'" for client in apart]
 
 
 def test_groups_that_follow_ids_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ class MyMethod:
 
     paper: ClassVar[str] = "My paper"
     year: ClassVar[int] = 2026
-    kind: ClassVar[str] = "global"
+    kind: ClassVar[str] = "global"  # all clients get one model
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"step": 1.0}})
 
     step: Annotated[float, Gt(0), "how far the server goes; 1 = to the mean"] = 0.5
