@@ -276,7 +276,7 @@ def test_the_modes_of_the_docs_are_those_in_which_functions_are_called(
             return flbench.Personal(row=torch.zeros_like(clients), predictor=predict)
 
     play_toy(composition(("looks", Looks())), rounds=2, executor="sequential")
-    training, evaluation = (True, True, False), (False, False, True)
+    training, evaluation = (True, True, False), (False, False, False)
     assert seen == {
         **{key: {training} for key in ("phases", "start", "local_term")},
         "report": {(not losses, True, False)},

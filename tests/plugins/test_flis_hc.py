@@ -223,11 +223,11 @@ def test_a_proximal_term_of_no_pull_changes_nothing(play_toy: Play) -> None:
 
 
 @pytest.mark.slow
-def test_the_probe_trains_the_plain_loss(play_toy: Play) -> None:
+def test_the_probe_trains_with_the_terms_of_others(play_toy: Play) -> None:
     pair = [play_toy("flis-hc+fedprox", settings={"mu": mu}, **UNSEEN) for mu in (0, 50)]
     said = [played.state.memory["flis-hc.answers"] for played in pair]
     assert said[0].shape == (N, 24, 4)
-    assert torch.equal(*said)
+    assert not torch.equal(*said), "so did the probe"
     assert not torch.equal(pair[0].personal, pair[1].personal), "the rounds felt the pull"
 
 
@@ -256,7 +256,7 @@ def test_a_bank_that_is_already_split_is_refused(play_toy: Play) -> None:
 def test_every_group_has_a_variate_of_its_own(play_toy: Play) -> None:
     played = play_toy("flis-hc+scaffold", local=PLAIN, **SERVER)
     assert len(played.state.models) == 2
-    assert played.run.ledger.totals["down"]["c"] == 4 * W * 9, "none for the probe"
+    assert played.run.ledger.totals["down"]["c"] == 4 * W * (9 + N), "also for the probe"
 
 
 # --- newcomers ----------------------------------------------------------------------------------

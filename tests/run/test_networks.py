@@ -431,8 +431,9 @@ def test_two_processes_agree() -> None:
     from flbench.testing.subprocesses import in_process_group
 
     changes = {"participation": 1.0, "rounds": 2, **ALIKE}
-    ends = in_process_group(end_in_process_group, 2, "lg-fedavg", {}, changes)
     engine = EngineOptions(executor="sequential", accelerator="cpu")
     suite = toy_suite(**{**changes, "name": "small", "dataset": "small"})
+    plain = suite.model_dump(mode="json")
+    ends = in_process_group(end_in_process_group, 2, "lg-fedavg", {}, plain)
     expected = end_of_run(run_small(compose("lg-fedavg"), suite, engine=engine))
     assert ends == [expected, expected]

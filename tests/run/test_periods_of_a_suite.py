@@ -178,8 +178,9 @@ def test_a_run_without_rounds_left_is_in_its_last_period(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_two_processes_agree_on_every_period() -> None:
-    ends = in_process_group(end_in_process_group, 2, "fedrep", {}, MOVING)
     suite = toy_suite(**{**MOVING, "name": "small", "dataset": "small"})
+    plain = suite.model_dump(mode="json")
+    ends = in_process_group(end_in_process_group, 2, "fedrep", {}, plain)
     engine = EngineOptions(executor="sequential", accelerator="cpu")
     expected = end_of_run(run_small(compose("fedrep"), suite, engine=engine))
     assert ends == [expected, expected]

@@ -122,7 +122,16 @@ def test_tables_leave_out_what_a_result_lacks(play_toy: Play) -> None:
 
 
 MEASURED = {"summary", "curves", "clients", "unseen", "membership", "scores"}
-MEASURED |= {"client_metrics", "bytes", "energy", "notes", "warnings", "seconds", "source_changes"}
+MEASURED |= {
+    "client_metrics",
+    "bytes",
+    "energy",
+    "notes",
+    "warnings",
+    "seconds",
+    "source_changes",
+    "reads",
+}
 
 
 @pytest.mark.slow

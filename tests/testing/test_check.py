@@ -22,7 +22,8 @@ OTHER: dict[str, Any] = {
     "validation_fraction": 0.3, "server_samples": 0, "test_set": "labels", "test_samples": 7,
     "test_sizes": (), "buffers": "local", "eval_every": 2, "unseen_epochs": 1, "target": 0.5,
     "ft_epochs": 1, "headline": "validation", "clock": {"seconds_per_step": 1.0},
-    "metrics": ["auroc"], "not_judged": [0], "plugins": [{"name": "sign-flip"}],
+    "metrics": ["auroc"], "not_judged": [0], "periods": [{"start": 2, "change": "exchange"}],
+    "plugins": [{"name": "sign-flip"}],
 }  # fmt: skip
 """Another value of each field of a suite than the kit's own, or the default of the schema."""
 
