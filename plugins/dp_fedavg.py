@@ -154,12 +154,14 @@ class DPFedAvg:
             return
         size = ctx.layout.parameters
         mean = upload.selected()[:, :size].double().mean(dim=0).to(rows)
-        common = mean != state.models[0, :size]  # with noise, everything that is sent has moved
+        agrees = torch.ones_like(mean, dtype=torch.bool)
         for row in range(len(rows)):
-            common &= (rows[row, :size] - mean).abs() <= 1e-5 * (1 + mean.abs())
-        least, sent = int(common.sum()), upload.bits // SCALAR
+            agrees &= (rows[row, :size] - mean).abs() <= 1e-5 * (1 + mean.abs())
+        # With noise, what is sent has moved, but for a scalar whose noise is rounded away.
+        least = int((agrees & (mean != state.models[0, :size])).sum())
+        most, sent = int(agrees.sum()) + ctx.layout.buffers, upload.bits // SCALAR
         whole = upload.bits % SCALAR == 0  # otherwise another plugin codes what has noise
-        if not (whole & (sent >= least) & (sent <= least + ctx.layout.buffers)).all():
+        if not (whole & (sent >= least) & (sent <= most)).all():
             raise fl.Undefined(
                 "delta > 0 needs a method that makes the uniform mean of all that a cohort sends,"
                 " whole and for everybody"

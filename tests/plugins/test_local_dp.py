@@ -285,3 +285,16 @@ def test_what_clients_send_each_other_has_no_epsilon(play_toy: Play) -> None:
 def test_nobody_has_spent_anything_before_the_first_message(play_toy: Play) -> None:
     lost = play_toy("local-dp", settings=DELTA, rounds=1, clock={"dropout": 1 - 1e-9})
     assert not epsilons(lost)
+
+
+def test_noise_that_is_rounded_away_is_noise_all_the_same() -> None:
+    """Of a large scalar a small noise moves nothing: what was sent is the mean, and it stayed."""
+    before = torch.tensor([[1e6, 0.0, 0.0]])
+    sent = torch.tensor([[1e6, 1.0, 2.0], [1e6, 3.0, 4.0]])
+    upload: Any = SimpleNamespace(bits=torch.full((2, 1), 3 * 32), selected=lambda: sent)
+    state: Any = SimpleNamespace(models=before)
+    ctx: Any = SimpleNamespace(layout=SimpleNamespace(parameters=3, buffers=0))
+    method = dp_fedavg.DPFedAvg(noise=1.0, delta=1e-3)
+    method.require_mean(state, upload, sent.mean(dim=0, keepdim=True), ctx)
+    with pytest.raises(Undefined, match="the uniform mean of all that a cohort sends"):
+        method.require_mean(state, upload, torch.tensor([[1e6, 9.0, 3.0]]), ctx)

@@ -65,11 +65,11 @@ class MissingClients:
 
 @dataclass(frozen=True)
 class NewcomersServed:
-    """One model per client, and none for clients that come later."""
+    """One model, and for clients that come later rows that are not there."""
 
     @fl.hookimpl
-    def setup(self, ctx: fl.Context) -> fl.Setup:
-        return fl.one_model_per_client(ctx)
+    def join(self, clients: Tensor) -> fl.Personal:
+        return fl.Personal(row=clients)
 
 
 @dataclass(frozen=True)
