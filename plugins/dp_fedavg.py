@@ -154,11 +154,13 @@ class DPFedAvg:
             return
         size = ctx.layout.parameters
         mean = upload.selected()[:, :size].double().mean(dim=0).to(rows)
-        agrees = torch.ones_like(mean, dtype=torch.bool)
+        agrees, room = torch.ones_like(mean, dtype=torch.bool), 1e-5 * (1 + mean.abs())
         for row in range(len(rows)):
-            agrees &= (rows[row, :size] - mean).abs() <= 1e-5 * (1 + mean.abs())
-        # With noise, what is sent has moved, but for a scalar whose noise is rounded away.
-        least = int((agrees & (mean != state.models[0, :size])).sum())
+            agrees &= (rows[row, :size] - mean).abs() <= room
+        # With noise, what is sent has moved, but for a scalar whose noise is rounded away; what
+        # stays with clients has not, or is different for each of them.
+        moved = (mean - state.models[0, :size]).abs() > 2 * room
+        least = int((agrees & moved).sum())
         most, sent = int(agrees.sum()) + ctx.layout.buffers, upload.bits // SCALAR
         whole = upload.bits % SCALAR == 0  # otherwise another plugin codes what has noise
         if not (whole & (sent >= least) & (sent <= most)).all():
