@@ -11,7 +11,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from flbench.run.own_process import defer_imports
+from flbench.engine.processes.own_process import defer_imports
 
 from .interleaved import Row, last_error_line, single_thread_environment
 from .part import PartRequest

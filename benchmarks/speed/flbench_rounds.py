@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from flbench.run import own_process as own_process  # the memory is that of a run
+from flbench.engine.processes import own_process as own_process  # the memory is that of a run
 
 # isort: split
 import torch.distributed as dist

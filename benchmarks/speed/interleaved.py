@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flbench.run.own_process import inherited
+from flbench.engine.processes.own_process import inherited
 
 Row = dict[str, Any]
 TIMEOUT = 300.0

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flbench import __version__
+from flbench.engine.processes.own_process import defer_imports
 from flbench.errors import Interrupted
 from flbench.results.files import write_atomically
-from flbench.run.own_process import defer_imports
 
 if TYPE_CHECKING:
     from .part import PartRequest

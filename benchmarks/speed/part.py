@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from flbench.engine import portable
+from flbench.engine.machine import portable
 
 from . import interleaved, peers
 from .interleaved import Program, Row

@@ -24,8 +24,8 @@ def check(
     if not methods and not list_checks:
         raise UserError("check: name a method (flbench list methods), or type --list")
     given = read_settings(settings)
+    from flbench.engine.processes.fork_server import start_server
     from flbench.plugin.registry import find
-    from flbench.run.fork_server import start_server
 
     entries = [find("methods", name) for name in methods or []]
     if entries:  # it imports torch at the same time as this process

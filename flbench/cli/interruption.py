@@ -6,7 +6,7 @@ import os
 import signal
 from types import FrameType
 
-from flbench.engine.processes import is_rank_zero
+from flbench.engine.processes.workers import is_rank_zero
 from flbench.errors import Interrupted
 from flbench.sweeps.launchers import raise_lost_interruptions
 

@@ -38,6 +38,7 @@ from flbench.cli.sweep import sweep
 from flbench.cli.sync import sync
 from flbench.cli.tune import tune
 from flbench.cli.verify import verify
+from flbench.engine.processes.own_process import defer_imports
 from flbench.errors import (
     DEBUG,
     FlbenchError,
@@ -47,7 +48,6 @@ from flbench.errors import (
     is_interruption,
     machine_error,
 )
-from flbench.run.own_process import defer_imports
 from flbench.terminal.lines import tell
 
 

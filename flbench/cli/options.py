@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from flbench.core.parameters import parse
+from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions, size
-from flbench.engine.portable import limit
 from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest
 

@@ -22,8 +22,8 @@ from flbench.cli.options import (
     read_settings,
     read_workers,
 )
+from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions
-from flbench.engine.portable import limit
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.request import RunRequest
 from flbench.terminal.lines import tell

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from flbench.cli.options import takes_request
-from flbench.engine.processes import rank_zero_output
+from flbench.engine.processes.workers import rank_zero_output
 from flbench.errors import (
     Diverged,
     FlbenchError,

@@ -122,7 +122,7 @@ def _alone(
         Diverged: the run does.
         Interrupted: a person stops it.
     """
-    from flbench.engine.instructions import limit, limited
+    from flbench.engine.machine.instructions import limit, limited
     from flbench.submission.verification import engine_of, limits_of, rounds_to_play
     from flbench.terminal.console import Console
 

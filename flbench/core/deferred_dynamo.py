@@ -10,8 +10,8 @@ same holds for torch's module of symbolic shapes, which imports sympy, and which
 `torch.func` imports to ask whether a bool is true; and for its module that counts operations, which
 imports triton, and which lightning imports to have the class `FlopCounterMode`.
 
-`FINDER` finds them (`run/own_process.py`). It does nothing if torch._dynamo is imported already, or
-torch is of a major version other than 2.
+`FINDER` finds them (`engine/processes/own_process.py`). It does nothing if torch._dynamo is
+imported already, or torch is of a major version other than 2.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ torch does (https://github.com/Lightning-AI/torchmetrics/issues/3457). Here `imp
 and `import torchmetrics.functional` run nothing but what `Metric` needs. The first name that is
 asked for and is no submodule runs the package's own code, so all of torchmetrics is there.
 
-`FINDER` finds them (`run/own_process.py`). It does nothing if torchmetrics is imported already, or
-is of a major version other than 1.
+`FINDER` finds them (`engine/processes/own_process.py`). It does nothing if torchmetrics is imported
+already, or is of a major version other than 1.
 """
 
 from __future__ import annotations

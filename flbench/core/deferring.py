@@ -2,7 +2,8 @@
 
 A `DeferringFinder` makes a stand-in of each module that its table names. A stand-in that is asked
 for something it does not have runs the module's own code, and is that module from then on. This
-module itself changes nothing: `run/own_process.py` says in which processes finders are used.
+module itself changes nothing: `engine/processes/own_process.py` says in which processes finders are
+used.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor
 from flbench.core.layout import ParameterLayout
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Dispatched, Memory, Personal, Stage, State, Upload
-from flbench.engine.communication import count_true
+from flbench.engine.ledger import count_true
 
 Policy = Literal["global", "local", "reset"]
 OWN = "buffers.own"

@@ -16,8 +16,8 @@ from torch import Tensor
 from flbench.core.clock_settings import LINKS, SPEEDS, ClockSettings, drawn
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.communication import OF_CLIENTS, CommunicationLedger
 from flbench.engine.distributed import select_clients
+from flbench.engine.ledger import OF_CLIENTS, CommunicationLedger
 from flbench.errors import BadParameter
 
 

@@ -22,7 +22,7 @@ from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Re
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import choosing, heads_of
 from flbench.engine.client_metrics import Stream
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined
 from flbench.federation.federation import Samples

@@ -15,7 +15,7 @@ from torch import Tensor
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
-from flbench.engine.process_group import ProcessGroup, assign
+from flbench.engine.processes.process_group import ProcessGroup, assign
 from flbench.engine.sequential import Kind, Sequential, common_extras, stack_kept
 
 FIELDS = ("samples", "steps", "seen", "loss", "loss_start", "loss_end", "chosen")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flbench.core.state import Dispatched, Message, State, Upload
 from flbench.core.types import Extras
-from flbench.engine.communication import BITS
+from flbench.engine.ledger import BITS
 from flbench.errors import PluginError
 
 Coder = Callable[[Message], Message]

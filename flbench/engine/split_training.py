@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from flbench.core.client import TRAINING, ClientModule, LocalWork, Received
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Direction
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.sequential import Sequential, local_settings
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined

@@ -18,9 +18,9 @@ from flbench.core.client import ClientModule
 from flbench.core.file_memory import write
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout
-from flbench.engine.lane_program import ProgramsByShape
 from flbench.engine.local_trainer import LocalTrainer
 from flbench.engine.optimizer_step import OptimizerStep
+from flbench.engine.recording.program import ProgramsByShape
 from flbench.errors import PluginError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from torch import Tensor
 from flbench.core.model_bank import ModelBank, RowStore, all_finite
 from flbench.core.state import Membership, State
 from flbench.core.types import Scope
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import MachineError, PluginError, UserError, in_one_line
 from flbench.plugin.arguments import Marks
 from flbench.plugin.validation import Expect

@@ -18,8 +18,8 @@ from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
 from flbench.engine import batchnorm
 from flbench.engine.clock import SimulatedClock
-from flbench.engine.communication import BITS, CommunicationLedger
 from flbench.engine.cross_evaluation import cross_evaluate, features_of, forward, logits_of
+from flbench.engine.ledger import BITS, CommunicationLedger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
 from flbench.federation.federation import Samples

@@ -19,31 +19,33 @@ PARTS: Mapping[str, str] = {
     "checkpoints": "run.checkpoint run.checkpoint_file",
     "clock": "core.clock_settings engine.clock",
     "data": "core.dataset datasets federation.loading",
-    "evaluation": "engine.cross_evaluation engine.lane_evaluation run.evaluation run.newcomers",
+    "evaluation": "engine.cross_evaluation engine.lanes.evaluation run.evaluation run.newcomers",
     "hooks": "core.context core.hookspecs core.state core.types plugin.arguments"
     " plugin.fedavg_defaults plugin.hooks plugin.isolation plugin.validation run.composition"
     " run.context",
-    "instructions": "core.torchvision_compat engine.allocator engine.deterministic engine.fabric"
-    " engine.instructions engine.options engine.portable",
-    "lanes": "engine.lane_convolution engine.lane_functions engine.lane_graph engine.lane_group"
-    " engine.lane_hooks engine.lane_optimizer engine.lane_program engine.lane_sharing"
-    " engine.lane_simplify engine.lane_step engine.lane_training engine.lanes engine.vectorised",
-    "metrics": "client_metrics engine.client_metrics metrics run.history run.result"
-    " results.score_encoding",
+    "instructions": "core.torchvision_compat engine.machine.allocator engine.machine.deterministic"
+    " engine.machine.instructions engine.machine.portable engine.options engine.processes.fabric",
+    "lanes": "engine.lanes.convolution engine.lanes.group engine.lanes.hooks engine.lanes.lanes"
+    " engine.lanes.optimizer engine.lanes.sharing engine.lanes.step engine.lanes.training"
+    " engine.lanes.vectorised engine.recording.cuda_graphs engine.recording.functions"
+    " engine.recording.program engine.recording.simplify",
+    "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
+    " run.result",
     "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
     " engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",
     "partitions": "core.period_settings federation.build federation.federation federation.periods"
     " federation.pooled federation.remembered federation.row_lists federation.shared_test_sets"
     " partitions",
-    "processes": "engine.distributed engine.process_group engine.shared_samples",
+    "processes": "engine.distributed engine.processes.process_group"
+    " engine.processes.shared_samples",
     "random numbers": "core.seeding",
     "rounds": "run.rounds run.runner run.setup run.training",
     "suites": "suite",
-    "traffic": "engine.communication engine.encoding engine.split_training",
+    "traffic": "engine.encoding engine.ledger engine.split_training",
     "training": "core.client core.lightning_hooks core.local_training engine.batches"
-    " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step engine.optimizers"
-    " engine.sequential",
+    " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step"
+    " engine.optimizers engine.sequential",
 }
 """Part of the core -> its modules, and packages with all they hold; below `flbench`.
 
@@ -52,12 +54,12 @@ The names of parts are in checkpoints; where modules move, the right side alone 
 ASIDE = (
     "__init__ __main__ cli figures leaderboard papers sinks submission sweeps terminal testing"
     " errors core.conformance core.deferred_dynamo core.deferred_torchmetrics core.deferring"
-    " core.free_memory core.knowledge core.parameters engine.processes engine.processor"
-    " plugin.field_types"
-    " plugin.method_info plugin.registry plugin.source_inspection results.audits"
-    " results.difference results.events results.export results.files results.hashed_fields"
-    " results.marks results.plain_rows results.schema run.core_digest run.demand run.energy"
-    " run.fork_server run.import_probe run.own_process run.run_folder run.spec"
+    " core.free_memory core.knowledge core.parameters engine.machine.processor"
+    " engine.processes.fork_server engine.processes.own_process engine.processes.workers"
+    " plugin.field_types plugin.method_info plugin.registry plugin.source_inspection"
+    " results.audits results.difference results.events results.export results.files"
+    " results.hashed_fields results.marks results.plain_rows results.schema run.core_digest"
+    " run.demand run.energy run.import_probe run.run_folder run.spec"
 )
 """Modules and packages that can change no number; every other one is in a part."""
 UNKNOWN = "unknown"

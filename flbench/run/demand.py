@@ -14,7 +14,7 @@ import torch
 from flbench.core.context import Context
 from flbench.core.free_memory import free_memory
 from flbench.core.state import Needs
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import Undefined, UserError
 from flbench.run.rounds import Run, round_context
 

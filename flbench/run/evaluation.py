@@ -15,8 +15,8 @@ from flbench.core.model_bank import plain, row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream
 from flbench.engine.cross_evaluation import CHUNK, chunk, evaluate_model
-from flbench.engine.lane_evaluation import PooledLanes, evaluate_lanes, most_models, passes
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.lanes.evaluation import PooledLanes, evaluate_lanes, most_models, passes
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples

@@ -16,9 +16,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from flbench.engine.processes.own_process import defer_imports
 from flbench.errors import UserError, in_one_line, text_of
 from flbench.plugin.registry import Entry, diagnose, find, load_entry
-from flbench.run.own_process import defer_imports
 
 PATIENCE = 60.0
 """Seconds that one name may take."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flbench.core.state import Personal, Stage, State
 from flbench.engine import batchnorm
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import UserError
 from flbench.federation.federation import Newcomers, label_counts
 from flbench.federation.row_lists import RowLists

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from flbench.core.state import State
-from flbench.engine.process_group import ProcessGroup
-from flbench.engine.processor import processor
+from flbench.engine.machine.processor import processor
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import BadParameter
 from flbench.metrics import computed, flis_compat
 from flbench.results.schema import (

@@ -25,10 +25,10 @@ from flbench.core.types import Phase
 from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.clock import StageTimer
-from flbench.engine.communication import CommunicationLedger
 from flbench.engine.encoding import encoded
-from flbench.engine.process_group import ProcessGroup
-from flbench.engine.processor import processor
+from flbench.engine.ledger import CommunicationLedger
+from flbench.engine.machine.processor import processor
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged
 from flbench.federation.federation import Newcomers, Samples, label_counts

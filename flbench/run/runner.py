@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from flbench.core.dataset import Dataset
 from flbench.core.state import State
-from flbench.engine.fabric import join_process_group
-from flbench.engine.shared_samples import made_once
+from flbench.engine.processes.fabric import join_process_group
+from flbench.engine.processes.shared_samples import made_once
 from flbench.errors import MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo

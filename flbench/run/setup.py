@@ -21,15 +21,15 @@ from flbench.core.state import Memory, State
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
-from flbench.engine.communication import CommunicationLedger
 from flbench.engine.distributed import DistributedExecutor
-from flbench.engine.fabric import open_fabric
+from flbench.engine.lanes.vectorised import Vectorised
+from flbench.engine.ledger import CommunicationLedger
+from flbench.engine.machine.processor import lacks_bfloat16
 from flbench.engine.options import EXACT
-from flbench.engine.process_group import ProcessGroup
-from flbench.engine.processor import lacks_bfloat16
+from flbench.engine.processes.fabric import open_fabric
+from flbench.engine.processes.process_group import ProcessGroup
+from flbench.engine.processes.shared_samples import made_once
 from flbench.engine.sequential import Sequential
-from flbench.engine.shared_samples import made_once
-from flbench.engine.vectorised import Vectorised
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide

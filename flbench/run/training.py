@@ -15,8 +15,8 @@ from typing import TypeVar, cast
 
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
+from flbench.engine.lanes.vectorised import Fit, TogetherExecutor, Vectorised
 from flbench.engine.sequential import Sequential
-from flbench.engine.vectorised import Fit, TogetherExecutor, Vectorised
 from flbench.plugin.isolation import streams_kept
 
 T = TypeVar("T")

@@ -1,9 +1,10 @@
 """Running many result files again: what came of each is in a log at once, so that nothing is lost.
 
 Several at once are each run in a process of its own. These are forked from a server that has
-imported the libraries (`run/fork_server.py`), and report through a pipe, as the workers of a sweep
-do (`sweeps/workers.py`). A process for a file that was computed portably, or without instructions
-that this processor has, begins anew, as libraries are limited when they are loaded.
+imported the libraries (`engine/processes/fork_server.py`), and report through a pipe, as the
+workers of a sweep do (`sweeps/workers.py`). A process for a file that was computed portably, or
+without instructions that this processor has, begins anew, as libraries are limited when they are
+loaded.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 
 import joblib
 
-from flbench.engine.instructions import limited
+from flbench.engine.machine.instructions import limited
+from flbench.engine.processes.fork_server import fork, spawn
 from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.run.fork_server import fork, spawn
 from flbench.submission.auditing import Answer, Checked, Task, known, play
 from flbench.submission.verification import engine_of, limits_of
 from flbench.sweeps.launchers import LANES, SEEDS

@@ -168,8 +168,8 @@ def lacks_device(result: Result) -> bool:
 
 def engine_of(result: Result, other: str | None = None) -> EngineOptions:
     """What comes nearest to how a result was computed, or the same with another executor."""
+    from flbench.engine.machine.portable import NAME, is_possible
     from flbench.engine.options import EXACT, EngineOptions
-    from flbench.engine.portable import NAME, is_possible
 
     stated = result.environment
     executor, threads = stated.get("executor", ""), stated.get("threads", "")
@@ -188,8 +188,8 @@ def limits_of(result: Result, engine: EngineOptions) -> Mapping[str, str]:
     Args:
         engine: how the run is played, see `engine_of`.
     """
-    from flbench.engine.instructions import to_compute_as
-    from flbench.engine.portable import SETTINGS
+    from flbench.engine.machine.instructions import to_compute_as
+    from flbench.engine.machine.portable import SETTINGS
 
     stated = result.environment
     there = stated.get("processor", "") if stated.get("device") == "cpu" else ""

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flbench.engine.processes.own_process import defer_imports
 from flbench.errors import (
     FlbenchError,
     InProgress,
@@ -29,7 +30,6 @@ from flbench.errors import (
     UserError,
     is_interruption,
 )
-from flbench.run.own_process import defer_imports
 from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Worker processes of this machine; each plays cells, one after the other.
 
-They are forked from a server that has imported the libraries (`run/fork_server.py`). A worker gets
-the requests of cells as text, as one of a Ray cluster does, and reports through a pipe what the
-console would show. Seeds of a method that share lanes are one task of a worker. A person's stop
-concerns the sweep alone: it asks the workers to stop with SIGTERM, and they keep the last whole
-round. A worker whose sweep has died ends at once.
+They are forked from a server that has imported the libraries (`engine/processes/fork_server.py`).
+A worker gets the requests of cells as text, as one of a Ray cluster does, and reports through a
+pipe what the console would show. Seeds of a method that share lanes are one task of a worker. A
+person's stop concerns the sweep alone: it asks the workers to stop with SIGTERM, and they keep the
+last whole round. A worker whose sweep has died ends at once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import joblib
 
 from flbench.core.free_memory import free_memory, half_of_free
 from flbench.core.hookspecs import hookimpl
+from flbench.engine.processes.fork_server import Process, fork, start_server
 from flbench.results.events import RoundRecord, RunInfo
-from flbench.run.fork_server import Process, fork, start_server
 from flbench.sweeps.launchers import (
     FAILED,
     RETRIES,

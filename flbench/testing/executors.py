@@ -15,8 +15,8 @@ from flbench.core.client import LocalWork
 from flbench.core.layout import Slot
 from flbench.core.model_bank import plain
 from flbench.core.state import Dispatched, Stage, Upload
+from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
-from flbench.engine.vectorised import Vectorised
 from flbench.errors import Undefined
 from flbench.suite import Suite
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check

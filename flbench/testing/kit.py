@@ -8,14 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flbench.errors import UnknownName
-from flbench.testing import (
-    communication,
-    edge_cases,
-    executors,
-    isolation,
-    registration,
-    reproducibility,
-)
+from flbench.testing import edge_cases, executors, isolation, registration, reproducibility
+from flbench.testing import ledger_check as communication
 from flbench.testing.check import Check, CheckFailed, CheckResult, MethodUnderTest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flbench.run.fork_server import Process, fork
+from flbench.engine.processes.fork_server import Process, fork
 
 PRELOADED = ["flbench.testing.small_run"]
 """What the server imports beside what a run needs."""

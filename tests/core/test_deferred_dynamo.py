@@ -98,7 +98,7 @@ assert isinstance(other, torch.utils.flop_counter.FlopCounterMode) and not isins
 """
 
 
-OWN = "from flbench.run.own_process import defer_imports; defer_imports()\n"
+OWN = "from flbench.engine.processes.own_process import defer_imports; defer_imports()\n"
 
 
 def python(code: str) -> str:

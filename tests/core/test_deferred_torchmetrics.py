@@ -31,7 +31,7 @@ USE = {
 """Uses for which none of the heavy packages is needed."""
 
 
-OWN = "from flbench.run.own_process import defer_imports; defer_imports();"
+OWN = "from flbench.engine.processes.own_process import defer_imports; defer_imports();"
 
 
 def python(code: str, own: str = OWN) -> str:

@@ -31,7 +31,7 @@ from flbench.core.model_bank import (
 )
 from flbench.core.state import Membership, Scores
 from flbench.engine import batchnorm
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError
 from flbench.results.schema import Fingerprint

@@ -220,7 +220,7 @@ def test_the_architecture_lists_every_module() -> None:
         for package, names in zip(parts[1::2], parts[2::2], strict=True)
         for name in re.findall(r"\b[a-z]\w*", names)
     }
-    files = (path for path in (ROOT / "flbench").glob("*/*.py") if path.stem != "__init__")
+    files = (path for path in (ROOT / "flbench").glob("*/**/*.py") if path.stem != "__init__")
     there = {f"{path.parent.name}/{path.stem}" for path in files}
     assert sorted(there - listed) == sorted(listed - there) == []
 

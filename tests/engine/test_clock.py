@@ -19,7 +19,7 @@ import flbench as fl
 from flbench.core import clock_settings
 from flbench.core.clock_settings import ClockSettings
 from flbench.engine.clock import SimulatedClock, StageTimer, select_uploads
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import BadParameter, UserError
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare

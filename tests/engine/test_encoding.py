@@ -14,8 +14,8 @@ import flbench as fl
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Message, State, Upload
 from flbench.core.types import Extras
-from flbench.engine.communication import CommunicationLedger
 from flbench.engine.encoding import encoded
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import PluginError
 
 Coder = Callable[[Message], Message]

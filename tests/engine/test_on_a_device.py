@@ -12,10 +12,12 @@ from simulated_device import DEVICE, is_marked, simulated_device
 from toy import Play
 
 from flbench.core.model_bank import ModelBank, RowStore, all_rows_finite
-from flbench.engine import lane_evaluation, lane_training, vectorised
-from flbench.engine.lane_program import USES
-from flbench.engine.lanes import sent
-from flbench.engine.vectorised import Vectorised
+from flbench.engine.lanes import evaluation as lane_evaluation
+from flbench.engine.lanes import training as lane_training
+from flbench.engine.lanes import vectorised
+from flbench.engine.lanes.lanes import sent
+from flbench.engine.lanes.vectorised import Vectorised
+from flbench.engine.recording.program import USES
 from flbench.run.rounds import finite_clients
 from flbench.toolbox import aggregation
 from flbench.toolbox.aggregation import weighted_mean

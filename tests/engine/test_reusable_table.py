@@ -11,7 +11,8 @@ from toy import Play
 
 from flbench.core import file_memory
 from flbench.core.model_bank import RowStore
-from flbench.engine import lane_training, workspace
+from flbench.engine import workspace
+from flbench.engine.lanes import training as lane_training
 from flbench.engine.options import EngineOptions
 from flbench.engine.reusable_table import Tables
 from flbench.run import rounds
@@ -101,5 +102,5 @@ def test_every_part_of_a_round_takes_a_table_in_a_file_in_pieces(
     engine = EngineOptions(executor, accelerator="cpu", bank_budget=0)
     played = play_toy("ifca", engine=engine)
     assert torch.equal(whole.state.models, played.state.models)
-    trained = "workspace" if executor == "sequential" else "lane_training"
+    trained = "workspace" if executor == "sequential" else "training"
     assert seen == {trained, "rounds", "aggregation"}

@@ -11,7 +11,7 @@ import torch
 from toy import Play, composition, toy_dataset
 
 import flbench as fl
-from flbench.engine.vectorised import Vectorised
+from flbench.engine.lanes.vectorised import Vectorised
 
 UNEVEN = {"partition": {"name": "iid"}, "dataset": toy_dataset(samples=105), "participation": 1.0}
 """Clients of unequal numbers of samples, so that lanes do not share every step."""

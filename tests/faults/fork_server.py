@@ -23,7 +23,7 @@ from typing import Any
 
 from power_cut import Disk
 
-from flbench.run import own_process as own_process  # before all that it defers
+from flbench.engine.processes import own_process as own_process  # before all that it defers
 
 # isort: split
 from flbench.cli.main import main

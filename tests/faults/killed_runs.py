@@ -25,8 +25,8 @@ from zlib import crc32
 
 from fault_record import Fault
 
+from flbench.engine.processes import own_process
 from flbench.results.schema import VOLATILE
-from flbench.run import own_process
 
 HERE = Path(__file__).resolve().parent
 SUITE = """

@@ -40,7 +40,7 @@ from toy import Played, player, toy_dataset, toy_suite
 
 from flbench.core.state import State
 from flbench.engine.options import EngineOptions
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import FlbenchError
 from flbench.run import checkpoint
 from flbench.run.composition import compose

@@ -52,7 +52,7 @@ KEPT = (
     "flbench.core.deferred_torchmetrics",
     "flbench.core.deferred_dynamo",
     "flbench.core.deferring",
-    "flbench.run.own_process",
+    "flbench.engine.processes.own_process",
 )
 """What lightning needs is not imported again."""
 PYTEST = [
@@ -81,9 +81,9 @@ GROUPS = {
         ),
     ),
     "ledger": Group(
-        ("engine/communication",),
+        ("engine/ledger",),
         (
-            "tests/engine/test_communication.py", "tests/engine/test_encoding.py",
+            "tests/engine/test_ledger.py", "tests/engine/test_encoding.py",
             "tests/run/test_rounds.py",
         ),
     ),

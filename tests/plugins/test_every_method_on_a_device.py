@@ -15,8 +15,8 @@ from simulated_device import DEVICE, is_marked, simulated_device
 from toy import Play, Played, player
 
 from flbench.core.model_bank import plain
-from flbench.engine.lane_program import same_bits
 from flbench.engine.options import EngineOptions
+from flbench.engine.recording.program import same_bits
 from flbench.run.context import RunContext
 from flbench.testing.reproducibility import different_numbers
 

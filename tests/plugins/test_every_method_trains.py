@@ -7,9 +7,9 @@ import torch
 from every import METHODS, run_of, settings_of
 from toy import Play, toy_dataset
 
-from flbench.engine import vectorised
+from flbench.engine.lanes import vectorised
+from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.sequential import Sequential
-from flbench.engine.vectorised import Vectorised
 
 pytestmark = pytest.mark.slow  # every method, played several times
 

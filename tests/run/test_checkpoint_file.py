@@ -22,7 +22,7 @@ from simulated_device import DEVICE, simulated_device
 
 from flbench.core.model_bank import ModelBank, RowStore
 from flbench.core.state import Membership, State
-from flbench.engine.communication import CommunicationLedger
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import MachineError, PluginError, UserError
 from flbench.results.schema import Fingerprint
 from flbench.run import checkpoint

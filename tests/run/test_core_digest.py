@@ -28,7 +28,7 @@ from flbench.run.core_digest import (
 )
 
 ROOT = Path(flbench.__file__).parent
-LANES = "engine.vectorised"
+LANES = "engine.lanes.vectorised"
 
 
 def module_of(file: Path) -> str:
@@ -124,10 +124,12 @@ def test_a_module_moves_without_a_trace(tree: Path, tmp_path: Path) -> None:
     place = root / "engine" / "lanes_room" / "many_at_once.py"
     place.parent.mkdir()
     (place.parent / "__init__.py").write_text('"""Lanes."""\n')
-    (root / "engine" / "vectorised.py").rename(place)
+    (root / "engine" / "lanes" / "vectorised.py").rename(place)
     for file in root.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        moved = text.replace("flbench.engine.vectorised", "flbench.engine.lanes_room.many_at_once")
+        moved = text.replace(
+            "flbench.engine.lanes.vectorised", "flbench.engine.lanes_room.many_at_once"
+        )
         if moved != text:
             file.write_text(moved, encoding="utf-8")
     parts = {**PARTS, "lanes": PARTS["lanes"].replace(LANES, "engine.lanes_room")}

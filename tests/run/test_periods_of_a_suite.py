@@ -12,8 +12,8 @@ from every import Film, resumed, same_state, stable
 from toy import CLIENTS, Play, composition, player, toy_dataset, toy_suite
 
 import flbench as fl
+from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
-from flbench.engine.vectorised import Vectorised
 from flbench.errors import UserError
 from flbench.results.schema import Result
 from flbench.run.checkpoint import pack, write

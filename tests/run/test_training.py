@@ -15,9 +15,11 @@ from toy import Typed, composition, toy_dataset, toy_suite
 from flbench import ClientModule, LocalTraining, hookimpl
 from flbench.core.model_bank import plain
 from flbench.core.state import State
-from flbench.engine import lane_step, lane_training, vectorised
+from flbench.engine.lanes import step as lane_step
+from flbench.engine.lanes import training as lane_training
+from flbench.engine.lanes import vectorised
+from flbench.engine.lanes.vectorised import TogetherExecutor
 from flbench.engine.options import EngineOptions
-from flbench.engine.vectorised import TogetherExecutor
 from flbench.errors import Diverged, Undefined
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flbench.engine.instructions import SAME_VENDOR, vendor
-from flbench.engine.portable import NAME, SETTINGS
+from flbench.engine.machine.instructions import SAME_VENDOR, vendor
+from flbench.engine.machine.portable import NAME, SETTINGS
 from flbench.results.files import read_result, result_files
 
 pytestmark = [

@@ -20,9 +20,9 @@ import flbench
 import flbench as fl
 from flbench.cli.verify import _next as shown_by
 from flbench.core.dataset import Dataset
-from flbench.engine import instructions
-from flbench.engine.portable import NAME, SETTINGS
-from flbench.engine.processor import processor
+from flbench.engine.machine import instructions
+from flbench.engine.machine.portable import NAME, SETTINGS
+from flbench.engine.machine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Result

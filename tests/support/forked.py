@@ -15,7 +15,7 @@ from pathlib import Path
 
 import flbench
 from flbench.cli.main import main
-from flbench.run.fork_server import BLOCKED, fork
+from flbench.engine.processes.fork_server import BLOCKED, fork
 from flbench.testing.subprocesses import PRELOADED
 
 SCRIPT = str(Path(flbench.__file__).with_name("__main__.py"))

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import torch
 
-from flbench.engine.process_group import ProcessGroup
+from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import FlbenchError
 
 

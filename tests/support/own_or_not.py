@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flbench.run import own_process
+from flbench.engine.processes import own_process
 
 
 def write_whether_own(path: str) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flbench.run.own_process import defer_imports
+from flbench.engine.processes.own_process import defer_imports
 
 defer_imports()

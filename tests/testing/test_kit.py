@@ -22,8 +22,8 @@ from toy import Play, Typed, composition, install
 from unseen_bugs import UNSEEN
 
 from flbench import Conformance, hookimpl
-from flbench.engine import vectorised
-from flbench.engine.lane_hooks import LaneHooks
+from flbench.engine.lanes import vectorised
+from flbench.engine.lanes.hooks import LaneHooks
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.testing import CHECKS, check_results, parametrize_with_checks, subprocesses
 from flbench.testing.check import CheckFailed, CheckResult, MethodUnderTest

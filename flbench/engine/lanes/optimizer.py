@@ -1,0 +1,187 @@
+"""SGD, Adam and AdamW for many lanes: one call of torch's kernel updates a tensor of all lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from flbench.engine.lanes.group import LaneGroup
+
+KINDS = SGD, Adam, AdamW
+"""Optimisers that update every scalar independently, so that lanes can share a call."""
+Tensors = list[Tensor]
+CHANGED = "the settings of its optimiser were changed"
+
+
+def not_shared(optimizer: Optimizer) -> str | None:
+    """Why lanes cannot share an optimiser; None = they can."""
+    if type(optimizer) not in KINDS or len(optimizer.param_groups) != 1:
+        return "its optimiser is not SGD, Adam or AdamW with one parameter group"
+    if not has_initial_settings(optimizer):
+        return CHANGED
+    if optimizer.defaults.get("dampening"):
+        return "its optimiser has a dampening, which the first step of a client has not"
+    return None
+
+
+def has_initial_settings(optimizer: Optimizer) -> bool:
+    """Whether the one parameter group of an optimiser has the settings that it was created with.
+
+    A learning rate that has a scheduler is none of them.
+    """
+    group = optimizer.param_groups[0]
+    settings = dict(optimizer.defaults)
+    if "initial_lr" in group:
+        del settings["lr"]
+    return all(group[name] == value for name, value in settings.items())
+
+
+class LaneOptimizer:
+    """An optimiser of the lanes in one phase.
+
+    A fused kernel is called directly. torch's functions around it, `sgd` and `adam`, group tensors
+    by device and type, which takes longer than to update a small network; here all are alike.
+
+    Attributes:
+        counts: whether an update depends on the number of updates before it.
+
+    Args:
+        optimizer: gives class and settings.
+        lr: learning rate of the phase.
+        theta: the lanes' tensors: name -> shape (L, ...).
+    """
+
+    def __init__(self, optimizer: Optimizer, lr: float, theta: dict[str, Tensor]) -> None:
+        self.counts = not isinstance(optimizer, SGD)
+        given: dict[str, Any] = {**optimizer.defaults, "lr": lr}
+        kept = ["lr", "weight_decay", "maximize"]
+        if self.counts:
+            beta1, beta2 = given["betas"]
+            self._rule: dict[str, Any] = {"beta1": beta1, "beta2": beta2}
+            kept += ["eps", "amsgrad"]
+            kinds = ["mean", "square", *(["largest"] if given["amsgrad"] else [])]
+        else:
+            self._rule = {"dampening": 0.0}
+            kept += ["momentum", "nesterov"]
+            kinds = ["momentum"] if given["momentum"] else []
+        self._rule |= {name: given[name] for name in kept}
+        self._ways: dict[str, Any] = {name: given[name] for name in ("fused", "foreach")}
+        self._decoupled = given.get("decoupled_weight_decay", False)
+        self._kernel = self._fused_kernel(theta) if given["fused"] else None
+        self._state = {
+            kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kinds
+        }
+
+    def _fused_kernel(self, theta: dict[str, Tensor]) -> Callable[..., None] | None:
+        """The kernel that torch's function would call once; None = it may do something else."""
+        if len({(table.device, table.dtype) for table in theta.values()}) != 1:
+            return None
+        if any(isinstance(value, Tensor) for value in self._rule.values()):
+            return None
+        kind = ("adamw" if self._decoupled else "adam") if self.counts else "sgd"
+        kernel: Callable[..., None] | None = getattr(torch, f"_fused_{kind}_", None)
+        return kernel
+
+    @torch.no_grad()
+    def step(
+        self,
+        group: LaneGroup,
+        theta: dict[str, Tensor],
+        gradients: dict[str, Tensor],
+        made: int,
+        shares: Sequence[slice] = (),
+        lr: float | None = None,
+    ) -> None:
+        """Update tensors in place.
+
+        Each share is a tensor of its own to the kernel, as it is where its run has no company: the
+        last scalars of a tensor may be computed by other instructions, with other last bits.
+
+        Args:
+            group: the lanes, G of them.
+            theta: what is updated: name -> shape (G, ...).
+            gradients: of all tensors: name -> shape (G, ...).
+            made: updates that these lanes have made.
+            shares: the part of them that each run has, where there are several.
+            lr: learning rate of this step; None = that of the phase.
+        """
+        if not theta:
+            return
+        if lr is not None:
+            self._rule["lr"] = lr
+
+        def parts(tables: Tensors) -> Tensors:
+            return [table[share] for table in tables for share in shares] if shares else tables
+
+        state = {
+            kind: [group.take(tables[name]) for name in theta]
+            for kind, tables in self._state.items()
+        }
+        values = parts(list(theta.values()))
+        # the kernels ignore strides
+        slopes = parts([gradients[name].contiguous() for name in theta])
+        of_parts = {kind: parts(tables) for kind, tables in state.items()}
+        if self.counts:
+            self._adam(values, slopes, of_parts, made)
+        else:
+            self._sgd(values, slopes, of_parts)
+        for kind, tables in self._state.items():
+            for name, value in zip(theta, state[kind], strict=True):
+                group.put(tables[name], value)
+
+    def _sgd(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors]) -> None:
+        """One update by SGD."""
+        if self._kernel is not None:
+            momentum = state.get("momentum", [])
+            self._kernel(values, slopes, momentum, is_first_step=False, **self._rule)
+            return
+        buffers: list[Tensor | None] = [*state.get("momentum", [None] * len(values))]
+        sgd(values, slopes, buffers, **self._ways, **self._rule)
+
+    def _adam(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors], made: int) -> None:
+        """One update by Adam or AdamW."""
+        mean, square, largest = state["mean"], state["square"], state.get("largest", [])
+        if self._kernel is not None:
+            number = torch.tensor(float(made + 1), device=values[0].device)
+            numbers = [number] * len(values)
+            self._kernel(values, slopes, mean, square, largest, numbers, **self._rule)
+            return
+        numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
+        ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
+        adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)
+
+
+@torch.no_grad()
+def clipped(
+    gradients: dict[str, Tensor], masks: dict[str, Tensor], most: float, shares: Sequence[slice]
+) -> dict[str, Tensor]:
+    """The gradients of lanes, each lane's of a norm of at most `most`.
+
+    Args:
+        gradients: name -> shape (G, ...).
+        masks: scalars that count, of tensors in which not all do, shape (G, ...) or (1, ...).
+        most: the largest norm.
+        shares: the part of the lanes that each run has, where there are several.
+    """
+    found: list[Tensor] = []
+    for share in shares or (slice(None),):
+        norms = []
+        for name, slope in gradients.items():
+            part = slope[share]
+            if name in masks:
+                mask = masks[name]
+                part = part * (mask if len(mask) == 1 else mask[share])
+            norms.append(torch.linalg.vector_norm(part.flatten(1), dim=1))
+        norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)
+        found.append((most / (norm + 1e-6)).clamp(max=1.0))
+    factors = torch.cat(found)
+    return {
+        name: slope * factors.view(-1, *[1] * (slope.dim() - 1))
+        for name, slope in gradients.items()
+    }
