@@ -27,9 +27,9 @@ from flbench.run import context, setup, training
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import Run, running_rounds
 from flbench.run.runner import executing
+from flbench.run.scheduling import Training, alone, together
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.run.training import Training, alone, together
 from flbench.sweeps.launchers import DONE, FAILED, CellInterrupted, attempting, run_together
 from flbench.sweeps.request import Cell
 from flbench.terminal.console import Console
@@ -473,7 +473,7 @@ def test_what_others_took_is_not_a_runs_time(
     run, _ = prepared("fedavg", tmp_path)[0]
     times = iter([0.0, 7.0])
     monkeypatch.setattr(context.time, "perf_counter", lambda: next(times))
-    with run.services.clock("train"):
+    with run.services.timed("train"):
         run.services.elsewhere += 5.0
     assert run.services.seconds["train"] == 2.0
 
