@@ -23,7 +23,7 @@ from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, Undefined
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
-from flbench.run import context, setup, training
+from flbench.run import context, scheduling, setup
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import Run, running_rounds
 from flbench.run.runner import executing
@@ -479,7 +479,7 @@ def test_what_others_took_is_not_a_runs_time(
 
 
 def test_what_a_run_waits_for_others_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training.time, "perf_counter", lambda: 10.0)
+    monkeypatch.setattr(scheduling.time, "perf_counter", lambda: 10.0)
     nothing: Any = None
     waited = Training(nothing, nothing, nothing, nothing, 1, seconds=2.0, asked=3.0)
     assert waited.elsewhere() == 5.0
