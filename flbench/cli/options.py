@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,18 +17,97 @@ from flbench.engine.options import EngineOptions, size
 from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest
 
+# --- what is run --------------------------------------------------------------------------------
+
+PluginOption = Annotated[
+    list[str],
+    typer.Option(
+        "--plugin", "-p", help="method, or methods joined by + ; repeat, or separate by commas"
+    ),
+]
+SuiteOption = Annotated[
+    list[str],
+    typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, max=2**53, help="run this one seed [default: 0]")
+]
+MOST_SEEDS = 10_000
+"""A cell is made for each of them before the first one is run."""
+SeedsOption = Annotated[int | None, typer.Option(min=1, max=MOST_SEEDS, help="run seeds 0..N-1")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="rounds, instead of the suite's")]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="a parameter of a method, suite or study"),
+]
+PresetOption = Annotated[
+    str | None, typer.Option(help="a method's named parameters, such as its paper's")
+]
+DatasetOption = Annotated[str | None, typer.Option(help="data set, instead of the suite's")]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline-data", help="of each suite, the data set that needs no files")
 ]
 Root = Annotated[
     Path | None,
     typer.Option(help="where data sets lie [default: $FLBENCH_DATA, else ~/.cache/flbench]"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the result files")]
-Results = Annotated[Path, typer.Option(help="folder of result files")]
-COMMITTED = Path("leaderboard/results")
-"""The result files of the repository, in a clone of it."""
+
+# --- what it is computed with: `engine/options.py` ----------------------------------------------
+
+Executors = Literal["auto", "sequential", "vectorised", "fastest"]
+Executor = Annotated[Executors, typer.Option(help="how clients train")]
+AcceleratorOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")]
+DevicesOption = Annotated[
+    int, typer.Option(min=1, help="devices of each machine, one process on each")
+]
+NodesOption = Annotated[int, typer.Option(min=1, help="machines")]
+PrecisionOption = Annotated[
+    str, typer.Option(help="of forward and backward passes: 32-true or bf16-mixed")
+]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="let torch.compile translate the network")
+]
+BankBudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="memory for models and uploads, such as 8GB; more go to a file"
+        " [default: half of what is free]",
+    ),
+]
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
+EnergyOption = Annotated[
+    bool, typer.Option("--energy", help="estimate the energy of the run: needs flbench[energy]")
+]
+Portable = Annotated[
+    bool,
+    typer.Option("--portable", help="the same bits on every x86-64 processor with AVX2; CPUs only"),
+]
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
+    ),
+]
+
+# --- what is there already, and what is told of runs --------------------------------------------
+
+ResumeOption = Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")]
+ChangedSourceOption = Annotated[
+    bool,
+    typer.Option(
+        "--changed-source",
+        help="with --resume: go on although code, torch, --threads or --compile have changed;"
+        " the result says so",
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="recompute a complete result")]
+SinkOption = Annotated[
+    list[str] | None,
+    typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
+]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,100 +116,25 @@ Metrics = Annotated[
         " repeat, or separate by commas",
     ),
 ]
-MOST_SEEDS = 10_000
-"""A cell is made for each of them before the first one is run."""
-Workers = Annotated[
-    str,
-    typer.Option(
-        metavar="N|auto",
-        help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
-    ),
-]
-Executors = Literal["auto", "sequential", "vectorised", "fastest"]
-Executor = Annotated[Executors, typer.Option(help="how clients train")]
-Portable = Annotated[
-    bool,
-    typer.Option("--portable", help="the same bits on every x86-64 processor with AVX2; CPUs only"),
-]
-Threads = Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of torch")]
+Results = Annotated[Path, typer.Option(help="folder of result files")]
+COMMITTED = Path("leaderboard/results")
+"""The result files of the repository, in a clone of it."""
 
 
-def run_request(
-    plugin: Annotated[
-        list[str],
-        typer.Option(
-            "--plugin",
-            "-p",
-            help="method, or methods joined by + ; repeat, or separate by commas",
-        ),
-    ],
-    suite: Annotated[
-        list[str],
-        typer.Option("--suite", "-s", help="suite or TOML file; repeat, or separate by commas"),
-    ],
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**53, help="run this one seed [default: 0]")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=MOST_SEEDS, help="run seeds 0..N-1")
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="rounds, instead of the suite's")
-    ] = None,
+def what_to_run(
+    plugin: PluginOption,
+    suite: SuiteOption,
+    seed: SeedOption = None,
+    seeds: SeedsOption = None,
+    rounds: RoundsOption = None,
     settings: SettingsOption = None,
-    preset: Annotated[
-        str | None, typer.Option(help="a method's named parameters, such as its paper's")
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
-    offline: Annotated[
-        bool,
-        typer.Option("--offline-data", help="of each suite, the data set that needs no files"),
-    ] = False,
+    preset: PresetOption = None,
+    dataset: DatasetOption = None,
+    offline: OfflineOption = False,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
-    executor: Executor = "auto",
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")] = "auto",
-    devices: Annotated[
-        int, typer.Option(min=1, help="devices of each machine, one process on each")
-    ] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="machines")] = 1,
-    precision: Annotated[
-        str, typer.Option(help="of forward and backward passes: 32-true or bf16-mixed")
-    ] = "32-true",
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="let torch.compile translate the network")
-    ] = False,
-    bank_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="memory for models and uploads, such as 8GB; more go to a file"
-            " [default: half of what is free]",
-        ),
-    ] = None,
-    threads: Threads = 1,
-    energy: Annotated[
-        bool,
-        typer.Option("--energy", help="estimate the energy of the run: needs flbench[energy]"),
-    ] = False,
-    portable: Portable = False,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
-    changed_source: Annotated[
-        bool,
-        typer.Option(
-            "--changed-source",
-            help="with --resume: go on although code, torch, --threads or --compile have changed;"
-            " the result says so",
-        ),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="recompute a complete result")] = False,
-    sink: Annotated[
-        list[str] | None,
-        typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
-    ] = None,
-    metric: Metrics = None,
 ) -> RunRequest:
-    """The request that the options of `flbench run` make: its arguments are these options."""
+    """The request for methods, suites and seeds: its arguments are options of `flbench run`."""
     if seed is not None and seeds is not None:
         raise typer.BadParameter("--seed names one seed, --seeds N runs 0..N-1: give one of them")
     for option, given in (("--plugin", plugin), ("--suite", suite)):
@@ -148,18 +153,47 @@ def run_request(
         offline=offline,
         data_root=data_root,
         out=out,
-        engine=EngineOptions(
-            executor=executor,
-            accelerator=accelerator,
-            devices=devices,
-            nodes=nodes,
-            precision=precision,
-            compile=compiled,
-            bank_budget=None if bank_budget is None else size(bank_budget),
-            threads=threads,
-            energy=energy,
-            portable=portable,
-        ),
+    )
+
+
+def computed_with(
+    executor: Executor = "auto",
+    accelerator: AcceleratorOption = "auto",
+    devices: DevicesOption = 1,
+    nodes: NodesOption = 1,
+    precision: PrecisionOption = "32-true",
+    compiled: CompileOption = False,
+    bank_budget: BankBudgetOption = None,
+    threads: Threads = 1,
+    energy: EnergyOption = False,
+    portable: Portable = False,
+) -> EngineOptions:
+    """What runs are computed with: its arguments are options of `flbench run`."""
+    return EngineOptions(
+        executor=executor,
+        accelerator=accelerator,
+        devices=devices,
+        nodes=nodes,
+        precision=precision,
+        compile=compiled,
+        bank_budget=None if bank_budget is None else size(bank_budget),
+        threads=threads,
+        energy=energy,
+        portable=portable,
+    )
+
+
+def begun_and_reported(
+    request: RunRequest,
+    resume: ResumeOption = False,
+    changed_source: ChangedSourceOption = False,
+    force: ForceOption = False,
+    sink: SinkOption = None,
+    metric: Metrics = None,
+) -> RunRequest:
+    """The request with where runs begin and who hears of them: options of `flbench run`."""
+    return replace(
+        request,
         resume=resume,
         changed_source=changed_source,
         force=force,
@@ -170,19 +204,28 @@ def run_request(
 
 def takes_request(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `flbench run`, before its own, as one argument `request`."""
-    shared = list(inspect.signature(run_request, eval_str=True).parameters.values())
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    what, engine = parameters(what_to_run), parameters(computed_with)
+    further, own = parameters(begun_and_reported)[1:], parameters(command)[1:]
 
-    def typed(**values: object) -> None:
-        mine = {one.name: values.pop(one.name) for one in own}
-        request = run_request(**values)  # type: ignore[arg-type]
+    def typed(**values: Any) -> None:  # noqa: ANN401 - options of all kinds
+        def of(some: Sequence[inspect.Parameter]) -> dict[str, Any]:
+            return {one.name: values[one.name] for one in some}
+
+        request = replace(what_to_run(**of(what)), engine=computed_with(**of(engine)))
+        request = begun_and_reported(request, **of(further))
         if request.engine.portable:
             limit()
-        command(request, **mine)
+        command(request, **of(own))
 
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
-    typed.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    every = [*what, *engine, *further, *own]
+    typed.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return typed
+
+
+def parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """The parameters of a function, with their annotations as objects."""
+    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 def names(values: Sequence[str]) -> tuple[str, ...]:

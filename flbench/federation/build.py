@@ -12,6 +12,7 @@ from flbench.federation import shared_test_sets
 from flbench.federation.federation import (
     Federation,
     Gather,
+    SplitRule,
     federate,
     gathered,
     server_indices,
@@ -71,9 +72,7 @@ def divide(
     return federate(
         dataset,
         ordered,
-        seed,
-        test_fraction=suite.test_fraction,
-        validation_fraction=suite.validation_fraction,
+        SplitRule(seed, suite.test_fraction, suite.validation_fraction),
         server=server,
         newcomers=len(newcomers),
         tests=tests,

@@ -185,26 +185,76 @@ def server_indices(
     return np.sort(np.concatenate(drawn))
 
 
+@dataclass(frozen=True)
+class SplitRule:
+    """How each client's samples are split into training, validation and test sets.
+
+    Attributes:
+        seed: the run's.
+        test_fraction: share of a client's samples in its test set, unless it is given one.
+        validation_fraction: share of the remaining samples in its validation set.
+    """
+
+    seed: int
+    test_fraction: float
+    validation_fraction: float
+
+    def split(
+        self, client: int, owned: Indices, labels: Indices, test: Indices | None
+    ) -> dict[str, Indices]:
+        """Samples of a client by the name of the split, stratified by label.
+
+        Args:
+            owned: its samples, shape (m,).
+            labels: of all samples.
+            test: its test samples, which are not among its own; None = a share of these.
+
+        Raises:
+            UserError: they are too few.
+        """
+        parts = ["training"] + ["validation"] * (self.validation_fraction > 0)
+        parts += ["test"] * (test is None)
+        if len(owned) < len(parts):
+            raise UserError(
+                f"client {client} has {len(owned)} samples: expected at least {len(parts)}"
+                f" ({', '.join(parts)}); use fewer clients"
+            )
+        rest = owned
+        if test is None:
+            keep, own = self._share(labels[owned], self.test_fraction, "test-split", client)
+            rest, test = owned[keep], owned[own]
+        if self.validation_fraction > 0 and len(rest) < 2:
+            raise UserError(
+                f"client {client} has {len(owned)} samples, {len(test)} of them test samples:"
+                " none is left to validate on; use fewer clients or a smaller test_fraction"
+            )
+        train, validation = self._share(
+            labels[rest], self.validation_fraction, "validation-split", client
+        )
+        return {"train": rest[train], "validation": rest[validation], "test": test}
+
+    def _share(
+        self, labels: Indices, fraction: float, name: str, client: int
+    ) -> tuple[Indices, Indices]:
+        return split_off(labels, fraction, rng(self.seed, name, client))
+
+
 def federate(
     dataset: Dataset,
     partition: Partition,
-    seed: int,
+    rule: SplitRule,
     *,
-    test_fraction: float,
-    validation_fraction: float,
     server: Indices | None = None,
     newcomers: int = 0,
     tests: Sequence[Indices] | None = None,
     gather: Gather = gathered,
 ) -> Federation:
-    """Split every client's samples into training, validation and test sets, stratified by label.
+    """Split every client's samples, and copy what is visible and what is held out to two pools.
 
     Args:
         dataset: all samples.
         partition: indices into `dataset`.
-        seed: the run's seed.
-        test_fraction: share of a client's samples in its test set.
-        validation_fraction: share of the remaining samples in its validation set.
+        rule: how the samples of a client are split.
         server: samples of the server, which no client has.
         newcomers: number of clients, the last ones, that do not take part in training.
         tests: test samples of each client, which no client trains on; None = a share of its own.
@@ -214,57 +264,42 @@ def federate(
         UserError: a client has too few samples to split, or clients share samples and `tests` is
             None.
     """
-    all_samples = np.concatenate(partition.clients)
-    if tests is None and len(np.unique(all_samples)) < len(all_samples):
-        raise UserError(
-            "the partition gives samples to several clients, so one could be tested on what another"
-            " trains on: set test_set to labels or proportional"
-        )
+    if tests is None:
+        _refuse_shared(partition)
     labels = dataset.labels.numpy()
-    parts = ["training"] + ["validation"] * (validation_fraction > 0) + ["test"] * (tests is None)
-    splits: dict[str, list[Indices]] = {"train": [], "validation": [], "test": []}
-    for client, owned in enumerate(partition.clients):
-        if len(owned) < len(parts):
-            raise UserError(
-                f"client {client} has {len(owned)} samples: expected at least {len(parts)}"
-                f" ({', '.join(parts)}); use fewer clients"
-            )
-        if tests is None:
-            keep, test = split_off(labels[owned], test_fraction, rng(seed, "test-split", client))
-            rest, test_rows = owned[keep], owned[test]
-        else:
-            rest, test_rows = owned, tests[client]
-        if validation_fraction > 0 and len(rest) < 2:
-            raise UserError(
-                f"client {client} has {len(owned)} samples, {len(test_rows)} of them test samples:"
-                " none is left to validate on; use fewer clients or a smaller test_fraction"
-            )
-        train, validation = split_off(
-            labels[rest], validation_fraction, rng(seed, "validation-split", client)
-        )
-        splits["train"].append(rest[train])
-        splits["validation"].append(rest[validation])
-        splits["test"].append(test_rows)
+    split = [
+        rule.split(client, owned, labels, None if tests is None else tests[client])
+        for client, owned in enumerate(partition.clients)
+    ]
+    splits = {name: [one[name] for one in split] for name in ("train", "validation", "test")}
     if server is not None and len(server):
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
-    visible = {name: lists[:n] for name, lists in splits.items() if name != "test"}
-    pool, joining = partial(_pool, dataset, gather), None
-    if newcomers:
-        joining = Newcomers(
-            visible=pool({name: splits[name][n:] for name in ("train", "validation")}),
-            held_out=pool({"test": splits["test"][n:]}),
-            groups=None if groups is None else groups[n:].clone(),
-        )
+    pool = partial(_pool, dataset, gather)
     return Federation(
-        visible=pool(visible),
+        visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
         held_out=pool({"test": splits["test"][:n]}),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
-        newcomers=joining,
+        newcomers=None
+        if newcomers == 0
+        else Newcomers(
+            visible=pool({name: splits[name][n:] for name in ("train", "validation")}),
+            held_out=pool({"test": splits["test"][n:]}),
+            groups=None if groups is None else groups[n:].clone(),
+        ),
     )
+
+
+def _refuse_shared(partition: Partition) -> None:
+    every = np.concatenate(partition.clients)
+    if len(np.unique(every)) < len(every):
+        raise UserError(
+            "the partition gives samples to several clients, so one could be tested on what another"
+            " trains on: set test_set to labels or proportional"
+        )
 
 
 def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]]) -> Samples:

@@ -20,8 +20,9 @@ from flbench.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
-    from flbench.run.composition import LoadedMethod
+    from flbench.run.composition import LoadedMethod, MethodStack
     from flbench.run.spec import RunSpec
+    from flbench.suite import Suite
     from flbench.terminal.console import Console
 
 
@@ -109,6 +110,19 @@ class Cell:
         return command(self.request)
 
 
+@dataclass(frozen=True)
+class AskedMethod:
+    """A method that was asked for, with its parameters.
+
+    Attributes:
+        preset: that of the request, or None if the method has none of this name.
+    """
+
+    loaded: LoadedMethod
+    composed: MethodStack
+    preset: str | None
+
+
 def resolve(
     request: RunRequest, console: Console, load: Callable[[str], LoadedMethod] | None = None
 ) -> list[Cell]:
@@ -125,70 +139,109 @@ def resolve(
         UserError: a name that is not installed, or a setting that does not fit.
     """
     with console.importing():
-        from flbench.engine.client_metrics import find_metric
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
-        from flbench.run.composition import (
-            joined,
-            load_method,
-            suite_overrides,
-            without_preset,
-        )
+        from flbench.run.composition import joined, load_method, suite_overrides
         from flbench.run.energy import refuse_without_meter
         from flbench.run.result import refuse_unfit
-        from flbench.run.spec import RunSpec
-        from flbench.suite import load_suite, metric_of
 
         refuse_without_meter(request.engine)
-        load = load or cache(load_method)
-        methods = [load(name) for name in request.methods]
-        without = [] if request.preset is None else without_preset(request.preset, methods)
-        for name in without:
-            console.say(f"{name} has no preset '{request.preset}': it runs with its defaults")
-        composed = [method.compose(request.settings, request.preset) for method in methods]
-    overrides = suite_overrides(request.settings, methods)
+        methods = _asked_methods(request, console.say, load or cache(load_method))
+    overrides = suite_overrides(request.settings, [method.loaded for method in methods])
     if request.rounds is not None:
         overrides["rounds"] = request.rounds
-    sinks = {name: build_sink(name) for name in request.sinks}
-    sinks["console"] = console
-    asked = tuple(map(metric_of, request.metrics))
+    sinks = {name: build_sink(name) for name in request.sinks} | {"console": console}
     cells: dict[Path, Cell] = {}
     for name in request.suites:
-        suite, dataset = load_suite(name, request.dataset, overrides), request.dataset
-        if request.offline and suite.offline_dataset:
-            dataset = suite.offline_dataset
-            suite = load_suite(name, dataset, overrides)
-        suite = suite.model_copy(update={"metrics": (*suite.metrics, *asked)})
-        for metric in suite.metrics:
-            find_metric(metric)  # before anything runs
-        for method, stack in zip(methods, composed, strict=True):
-            joined(suite, stack)  # before anything runs
-            narrow = replace(
-                request,
-                methods=(method.text,),
-                suites=(name,),
-                dataset=dataset,
-                offline=False,
-                settings={k: v for k, v in request.settings.items() if concerns(k, method)},
-                preset=None if method.text in without else request.preset,
-            )
+        suite, dataset = _asked_suite(name, request, overrides)
+        for method in methods:
+            joined(suite, method.composed)  # before anything runs
+            narrow = _narrowed(request, name, dataset, method)
             for seed in request.seeds:
-                spec = RunSpec(
-                    suite=suite,
-                    method=stack,
-                    seed=seed,
-                    data_root=request.root,
-                    out=request.out,
-                    engine=request.engine,
-                    tuning=request.tuning,
-                    resume=request.resume,
-                    changed_source=request.changed_source,
-                    force=request.force,
-                    sinks=tuple(sinks.items()),
-                    say=console.say,
-                )
+                one = replace(narrow, seeds=(seed,))
+                spec = _spec(one, suite, method.composed, sinks, console.say)
                 refuse_unfit(spec)
-                cells.setdefault(spec.path, Cell(replace(narrow, seeds=(seed,)), spec))
+                cells.setdefault(spec.path, Cell(one, spec))
     return list(cells.values())
+
+
+def _asked_methods(
+    request: RunRequest, say: Callable[[str], None], load: Callable[[str], LoadedMethod]
+) -> list[AskedMethod]:
+    """The methods of a request; `say` hears of those that have no such preset."""
+    from flbench.run.composition import without_preset
+
+    methods = [load(name) for name in request.methods]
+    without = [] if request.preset is None else without_preset(request.preset, methods)
+    for name in without:
+        say(f"{name} has no preset '{request.preset}': it runs with its defaults")
+    return [
+        AskedMethod(
+            method,
+            method.compose(request.settings, request.preset),
+            None if method.text in without else request.preset,
+        )
+        for method in methods
+    ]
+
+
+def _asked_suite(
+    name: str, request: RunRequest, overrides: Mapping[str, object]
+) -> tuple[Suite, str | None]:
+    """A suite with the metrics that are asked for, and the data set that is typed for it."""
+    from flbench.engine.client_metrics import find_metric
+    from flbench.suite import load_suite, metric_of
+
+    suite, dataset = load_suite(name, request.dataset, overrides), request.dataset
+    if request.offline and suite.offline_dataset:
+        dataset = suite.offline_dataset
+        suite = load_suite(name, dataset, overrides)
+    metrics = *suite.metrics, *map(metric_of, request.metrics)
+    for metric in metrics:
+        find_metric(metric)  # before anything runs
+    return suite.model_copy(update={"metrics": metrics}), dataset
+
+
+def _narrowed(
+    request: RunRequest, suite: str, dataset: str | None, method: AskedMethod
+) -> RunRequest:
+    """What one method on one suite needs of a request."""
+    settings = {k: v for k, v in request.settings.items() if concerns(k, method.loaded)}
+    return replace(
+        request,
+        methods=(method.loaded.text,),
+        suites=(suite,),
+        dataset=dataset,
+        offline=False,
+        settings=settings,
+        preset=method.preset,
+    )
+
+
+def _spec(
+    request: RunRequest,
+    suite: Suite,
+    method: MethodStack,
+    sinks: Mapping[str, object],
+    say: Callable[[str], None],
+) -> RunSpec:
+    """The run of a request for one cell."""
+    from flbench.run.spec import RunSpec
+
+    (seed,) = request.seeds
+    return RunSpec(
+        suite=suite,
+        method=method,
+        seed=seed,
+        data_root=request.root,
+        out=request.out,
+        engine=request.engine,
+        tuning=request.tuning,
+        resume=request.resume,
+        changed_source=request.changed_source,
+        force=request.force,
+        sinks=tuple(sinks.items()),
+        say=say,
+    )
 
 
 def build_sink(name: str) -> object:

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
-from flbench.federation.federation import Federation, Samples, federate, server_indices
+from flbench.federation.federation import (
+    Federation,
+    Samples,
+    SplitRule,
+    federate,
+    server_indices,
+)
 from flbench.partitions.label_groups import label_groups
 
 SHARES = {"test_fraction": 0.25, "validation_fraction": 0.2}
@@ -40,7 +46,7 @@ def split(
 ) -> Federation:
     dataset = unique_dataset() if dataset is None else dataset
     partition = dealt(dataset) if partition is None else partition
-    return federate(dataset, partition, seed, server=server, **{**SHARES, **shares})
+    return federate(dataset, partition, SplitRule(seed, **{**SHARES, **shares}), server=server)
 
 
 def names(federation: Federation, name: str, client: int) -> list[int]:
@@ -316,9 +322,11 @@ def test_the_fingerprint_changes_when_a_sample_changes_its_owner() -> None:
     for border in (50, 51):
         clients = (np.arange(border), np.arange(border, 100))
         split_off = federate(
-            unique_dataset(100, 1), Partition(clients), 0, test_fraction=0.0,
-            validation_fraction=0.0, tests=(np.arange(0), np.arange(0)),
-        )  # fmt: skip
+            unique_dataset(100, 1),
+            Partition(clients),
+            SplitRule(seed=0, test_fraction=0.0, validation_fraction=0.0),
+            tests=(np.arange(0), np.arange(0)),
+        )
         marks.append(split_off.fingerprint)
     assert marks[0]["data"] == marks[1]["data"]
     assert marks[0]["partition"] != marks[1]["partition"]
