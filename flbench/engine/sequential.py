@@ -55,6 +55,33 @@ IDLE = TrainedCandidate(0, torch.nan, torch.nan, torch.nan)
 """A candidate that was not trained."""
 
 
+@dataclass(frozen=True)
+class ClientTask:
+    """What one client trains in a stage.
+
+    Attributes:
+        stage: the stage.
+        work: what the methods add.
+        address: round, and name of the client (`Samples.name`).
+        client: its id.
+        rows: rows of the pool that it trains on, shape (m,), int64.
+        chosen: positions of these among all that it owns, shape (m,); None = they are all.
+        schedule: how long and fast.
+        received: tensors that it received and keeps, by name.
+        mask: scalars that training changes, shape (W,), bool; None = all.
+    """
+
+    stage: Stage
+    work: LocalWork
+    address: tuple[int, int]
+    client: int
+    rows: Tensor
+    chosen: Indices | None
+    schedule: Schedule
+    received: dict[str, Tensor]
+    mask: Tensor | None
+
+
 class Sequential:
     """Trains any ClientModule; the other executors must give its results.
 
@@ -130,77 +157,55 @@ class Sequential:
         Args:
             rows: where the candidates of each client are written, shape (c, W) each.
         """
-        device = self.workspace.device
+        device, used = self.workspace.device, list[int]()
         copy_idle(rows, start)
-        clients = stage.clients.tolist()
-        owned = [self.owned(client, stage) for client in clients]
-        outcomes = [[IDLE] * start.params.shape[1] for _ in clients]
-        tensors = {**start.client_memory, **start.extras}
-        masks = start.trained_mask
+        outcomes = [[IDLE] * start.params.shape[1] for _ in stage.clients]
         with (
             self.using(work),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
-            for i, candidate in start.active.nonzero().tolist():
-                received = {name: tensor[i].to(device) for name, tensor in tensors.items()}
-                try:
-                    outcomes[i][candidate] = self._train(
-                        clients[i],
-                        start.params[i, candidate],
-                        owned[i],
-                        received,
-                        None if masks is None else masks[i],
-                        stage,
-                        stage.schedule(i),
-                        work,
-                        round_,
-                    )
-                except KeyboardInterrupt:
-                    raise
-                except BaseException as error:
-                    if ONE_VALUE in text_of(error):
-                        raise UserError(
-                            f"round {round_}: client {clients[i]}: a batch has one sample, which"
-                            " BatchNorm cannot be trained on: set local.batch_size to 2 or more"
-                        ) from error
-                    if isinstance(error, FlbenchError):
-                        raise
-                    raise PluginError(
-                        f"round {round_}: {self.workspace.module.provided_by}: client {clients[i]}"
-                        f" failed in stage '{stage.label}': {in_one_line(error)}"
-                    ) from error
-                self.workspace.copy_to(rows[i][candidate])
+            for i, task in enumerate(self._tasks(start, stage, work, round_)):
+                for candidate in start.active[i].nonzero()[:, 0].tolist():
+                    with named_in_errors(task, self.workspace.module):
+                        outcomes[i][candidate] = self._train(start.params[i, candidate], task)
+                    self.workspace.copy_to(rows[i][candidate])
+                used.append(len(task.rows))
         self.workspace.refuse_replaced()
-        return stack_upload(stage, round_, start, list(map(len, owned)), outcomes)
+        return stack_upload(stage, round_, start, used, outcomes)
 
-    def _train(
-        self,
-        client: int,
-        row: Tensor,
-        rows: Tensor,
-        received: dict[str, Tensor],
-        mask: Tensor | None,
-        stage: Stage,
-        schedule: Schedule,
-        work: LocalWork,
-        round_: int,
-    ) -> TrainedCandidate:
-        """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
-        space, pool = self.workspace, self.samples
-        module, name = space.module, pool.name(client)
-        space.seed(torch_seed(self.seed, "dropout", round_, name, stage.label))
+    def _tasks(
+        self, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+    ) -> Iterator[ClientTask]:
+        """What each client of a stage trains, one after the other."""
+        masks, tensors = start.trained_mask, {**start.client_memory, **start.extras}
+        for i, client in enumerate(stage.clients.tolist()):
+            yield ClientTask(
+                stage=stage,
+                work=work,
+                address=(round_, self.samples.name(client)),
+                client=client,
+                rows=self.owned(client, stage),
+                chosen=self.chosen(client, stage),
+                schedule=stage.schedule(i),
+                received={name: one[i].to(self.workspace.device) for name, one in tensors.items()},
+                mask=None if masks is None else masks[i],
+            )
+
+    def _train(self, row: Tensor, task: ClientTask) -> TrainedCandidate:
+        """Train one model of a client; the workspace holds it afterwards."""
+        space, pool, stage, rows = self.workspace, self.samples, task.stage, task.rows
+        module, trainer = space.module, space.trainer
+        space.seed(torch_seed(self.seed, "dropout", *task.address, stage.label))
         space.load(row)
-        module.start, module.received = row, Received(received, TRAINING)
+        module.start, module.received = row, Received(task.received, TRAINING)
         loss_start = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
         space.training_mode()
-        with learning_rate(space, schedule, round_), space.trainer.client(work.terms):
-            chosen = self.chosen(client, stage)
-            seen = self._train_phases(rows, chosen, stage, schedule, work, mask, (round_, name))
-            trainer = space.trainer
+        with learning_rate(space, task.schedule, task.address[0]), trainer.client(task.work.terms):
+            seen = self._train_phases(task)
             at_end = mean_loss(space, pool.x[rows], pool.y[rows]) if stage.losses else torch.nan
             module.steps = trainer.made
-            report = self.report(rows, work)
-        self.refuse_lost_loss(trainer.made, work)
+            report = self.report(rows, task.work)
+        self.refuse_lost_loss(trainer.made, task.work)
         return TrainedCandidate(
             steps=trainer.made,
             loss=mean_in_order(trainer.losses),
@@ -211,37 +216,19 @@ class Sequential:
             logged=trainer.logged(),
         )
 
-    def _train_phases(
-        self,
-        rows: Tensor,
-        chosen: Indices | None,
-        stage: Stage,
-        schedule: Schedule,
-        work: LocalWork,
-        mask: Tensor | None,
-        address: tuple[int, int],
-    ) -> int:
-        """Train the model of the workspace through all phases; returns the samples of its steps.
-
-        Args:
-            rows: the client's rows of the pool.
-            chosen: positions of these among all that it owns, shape (m,); None = they are all.
-            stage: the stage.
-            schedule: how long and fast.
-            work: what the methods add.
-            mask: scalars that training changes, shape (W,), bool; None = all.
-            address: round, and name of the client.
-        """
+    def _train_phases(self, task: ClientTask) -> int:
+        """Train the model of the workspace through all phases; returns the samples of its steps."""
         space, pool, trainer = self.workspace, self.samples, self.workspace.trainer
-        phases = work.phases(space.module, schedule.whole_epochs)
+        rows, schedule = task.rows, task.schedule
+        phases = task.work.phases(space.module, schedule.whole_epochs)
         plans = [self.epoch_steps(len(rows), phase) for phase in phases]
         left = most_steps(schedule, phases, plans)
         trainer.begin(sum(phase.epochs for phase in phases), left)
         seen = 0
         for number, (phase, batches) in enumerate(zip(phases, plans, strict=True)):
-            trainer.begin_phase(both(phase.mask, mask, space.device), len(batches))
+            trainer.begin_phase(both(phase.mask, task.mask, space.device), len(batches))
             start_phase(space.module, phase, number)
-            where = (*address, stage.label, number)
+            where = (*task.address, task.stage.label, number)
             for order in orders(len(rows), phase.epochs, self.seed, *where):
                 if not batches or trainer.made >= left or trainer.should_stop:
                     break
@@ -249,7 +236,7 @@ class Sequential:
                 x, y = pool.x.index_select(0, shuffled), pool.y.index_select(0, shuffled)
                 before = trainer.made
                 taken = batches[: left - before]
-                trainer.epoch(self._batches(x, y, taken, order, chosen))
+                trainer.epoch(self._batches(x, y, taken, order, task.chosen))
                 seen += samples_of(batches[: trainer.made - before])
         trainer.end()
         return seen
@@ -331,6 +318,33 @@ class Sequential:
             joined([report.sent for report in reports], "sends"),
             joined([report.kept for report in reports], "keeps"),
         )
+
+
+@contextmanager
+def named_in_errors(task: ClientTask, module: ClientModule) -> Iterator[None]:
+    """Let what the block raises name round, client and stage.
+
+    Raises:
+        PluginError: the module or a term failed.
+        UserError: BatchNorm cannot be trained on the batches.
+    """
+    round_, client = task.address[0], task.client
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if ONE_VALUE in text_of(error):
+            raise UserError(
+                f"round {round_}: client {client}: a batch has one sample, which"
+                " BatchNorm cannot be trained on: set local.batch_size to 2 or more"
+            ) from error
+        if isinstance(error, FlbenchError):
+            raise
+        raise PluginError(
+            f"round {round_}: {module.provided_by}: client {client}"
+            f" failed in stage '{task.stage.label}': {in_one_line(error)}"
+        ) from error
 
 
 def positions(
