@@ -12,16 +12,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flbench.core.client import Batch as Batch
-    from flbench.core.client import BatchLoss as BatchLoss
-    from flbench.core.client import ClientModule as ClientModule
-    from flbench.core.client import LocalPhase as LocalPhase
-    from flbench.core.client import PhaseRule as PhaseRule
-    from flbench.core.client import Report as Report
-    from flbench.core.client import Reporter as Reporter
-    from flbench.core.client import cross_entropy as cross_entropy
     from flbench.core.client_memory import padded as padded
     from flbench.core.client_memory import unpadded as unpadded
+    from flbench.core.client_module import Batch as Batch
+    from flbench.core.client_module import BatchLoss as BatchLoss
+    from flbench.core.client_module import ClientModule as ClientModule
+    from flbench.core.client_module import LocalPhase as LocalPhase
+    from flbench.core.client_module import PhaseRule as PhaseRule
+    from flbench.core.client_module import Report as Report
+    from flbench.core.client_module import Reporter as Reporter
+    from flbench.core.client_module import cross_entropy as cross_entropy
     from flbench.core.conformance import Conformance as Conformance
     from flbench.core.context import Context as Context
     from flbench.core.dataset import Dataset as Dataset

@@ -62,7 +62,7 @@ def seconds_of(
     Returns:
         Seconds one by one, and in lanes.
     """
-    from flbench.core.client import LocalWork
+    from flbench.core.client_module import LocalWork
     from flbench.core.state import Personal
     from flbench.engine.options import EngineOptions
     from flbench.federation.federation import Samples

@@ -24,7 +24,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.seeding import rng, torch_seed
 from flbench.errors import Diverged, UserError

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import BatchLoss, ClientModule, PhaseRule, Reporter
+    from flbench.core.client_module import BatchLoss, ClientModule, PhaseRule, Reporter
     from flbench.core.context import Context
     from flbench.core.dataset import Indices, Partition
     from flbench.core.state import (

@@ -7,7 +7,7 @@ LightningModule is in exactly one of the tables below.
 
 from __future__ import annotations
 
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.errors import PluginError
 
 ALWAYS = "configure_optimizers", "training_step", "forward"

@@ -20,7 +20,7 @@ from flbench.core.model_bank import take
 from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
 if TYPE_CHECKING:
-    from flbench.core.client import ClientModule
+    from flbench.core.client_module import ClientModule
 
 
 @dataclass(frozen=True)

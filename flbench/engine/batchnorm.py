@@ -14,8 +14,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from flbench.core.bank_budget import RowStore
 from flbench.core.layout import ParameterLayout
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Dispatched, Memory, Personal, Stage, State, Upload
 from flbench.engine.ledger import count_true
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flbench.core.client import EVALUATION, SERVER, ClientModule, ModuleCall, Received
+from flbench.core.client_module import EVALUATION, SERVER, ClientModule, ModuleCall, Received
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import choosing, heads_of
 from flbench.engine.client_metrics import Stream

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.processes.process_group import ProcessGroup, assign

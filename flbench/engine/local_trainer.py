@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from torch.optim import Optimizer
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.client import ClientModule, Term
+from flbench.core.client_module import ClientModule, Term
 from flbench.core.lightning_hooks import hooks_of
 from flbench.engine.optimizer_step import OptimizerStep
 from flbench.engine.optimizers import Optimizers, configured, scaled_rate

@@ -11,7 +11,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from flbench.core import torchvision_compat as torchvision_compat
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.errors import FlbenchError, PluginError, Undefined, in_one_line, text_of
 
 # isort: split

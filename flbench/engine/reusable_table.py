@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import RowStore
+from flbench.core.bank_budget import RowStore
 
 
 class ReusableTable:

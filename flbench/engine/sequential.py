@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
-from flbench.core.client import (
+from flbench.core.bank_budget import RowStore
+from flbench.core.client_module import (
     TRAINING,
     ClientModule,
     LocalPhase,
@@ -23,7 +24,6 @@ from flbench.core.client import (
 )
 from flbench.core.dataset import Indices
 from flbench.core.file_memory import write
-from flbench.core.model_bank import RowStore
 from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from flbench.core.client import TRAINING, ClientModule, LocalWork, Received
+from flbench.core.client_module import TRAINING, ClientModule, LocalWork, Received
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Direction
 from flbench.engine.ledger import CommunicationLedger

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.core.file_memory import write
 from flbench.core.layout import ParameterLayout
 from flbench.engine.dropout import replace_dropout

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from flbench.core.client import (
+from flbench.core.client_module import (
     BatchLoss,
     ClientModule,
     PhaseRule,

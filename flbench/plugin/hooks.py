@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from flbench.core.client import ClientModule, LocalWork
+    from flbench.core.client_module import ClientModule, LocalWork
     from flbench.core.context import Context
 
 Layer = tuple[str, object]

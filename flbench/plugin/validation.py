@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.client import (
+from flbench.core.client_module import (
     ClientModule,
     LocalWork,
     Report,

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, get_args
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from flbench.core.model_bank import ModelBank, RowStore, all_finite
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank, all_finite
 from flbench.core.state import Membership, State
 from flbench.core.types import Scope
 from flbench.engine.ledger import CommunicationLedger

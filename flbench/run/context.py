@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.bank_budget import RowStore
+from flbench.core.client_module import LocalWork
 from flbench.core.context import Context, Split
 from flbench.core.knowledge import note, noting
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Dispatched, Stage
 from flbench.core.types import Direction, Plain
 from flbench.engine import batchnorm

@@ -31,8 +31,8 @@ PARTS: Mapping[str, str] = {
     " engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
     " run.result",
-    "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
-    " engine.reusable_table engine.workspace",
+    "models in memory": "core.bank_budget core.client_memory core.file_memory core.layout"
+    " core.model_bank engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",
     "partitions": "core.period_settings federation.build federation.federation federation.periods"
     " federation.pooled federation.remembered federation.row_lists federation.shared_test_sets"
@@ -43,7 +43,7 @@ PARTS: Mapping[str, str] = {
     "rounds": "run.rounds run.runner run.scheduling run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
-    "training": "core.client core.lightning_hooks core.local_training engine.batches"
+    "training": "core.client_module core.lightning_hooks core.local_training engine.batches"
     " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step"
     " engine.optimizers engine.sequential",
 }

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.model_bank import plain, row_of, take
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
 from flbench.engine.client_metrics import ClientMetrics, Stream

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite

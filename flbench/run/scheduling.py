@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.lanes.vectorised import FitArguments, TogetherExecutor, Vectorised
 from flbench.engine.sequential import Sequential

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from flbench.core.client import ClientModule
+from flbench.core.bank_budget import RowStore
+from flbench.core.client_module import ClientModule
 from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
-from flbench.core.model_bank import RowStore
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
 from flbench.engine import batchnorm

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.layout import Slot
 from flbench.core.model_bank import plain
 from flbench.core.state import Dispatched, Stage, Upload

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.context import Split
 from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Personal, Stage, State, Upload

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flbench.core.client import ClientModule, LocalWork
 from flbench.core.client_memory import unpadded
+from flbench.core.client_module import ClientModule, LocalWork
 from flbench.core.model_bank import plain
 from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.engine import batchnorm

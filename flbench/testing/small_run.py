@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Dispatched, Stage, State, Upload

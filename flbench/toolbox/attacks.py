@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.errors import UserError
 
 if TYPE_CHECKING:

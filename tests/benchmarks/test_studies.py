@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flbench.cli.main import main
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, torch_seed

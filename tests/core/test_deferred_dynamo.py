@@ -8,7 +8,7 @@ import sys
 import pytest
 
 RUN = """
-import sys, torch, flbench.core.client
+import sys, torch, flbench.core.client_module
 from lightning.fabric import Fabric
 net = torch.nn.Linear(2, 2)
 fabric = Fabric(accelerator="cpu", devices=1)
@@ -30,7 +30,7 @@ USES = {
     "all of it": "from torch._dynamo import *; assert callable(optimize)",
 }
 CONNECTED = """
-import sys, torch, flbench.core.client
+import sys, torch, flbench.core.client_module
 store = torch.distributed.HashStore()
 torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
 print(*[name for name in ("sympy", "torch._dynamo.eval_frame") if name in sys.modules])
@@ -41,7 +41,7 @@ rules.clear_lru_cache()
 assert not rules.get_mod_inlinelist.cache_info().currsize
 """
 GRADIENTS = """
-import sys, torch, flbench.core.client
+import sys, torch, flbench.core.client_module
 square = lambda x: (x * x).sum()
 assert torch.equal(torch.vmap(torch.func.grad(square))(torch.ones(2, 3)), 2 * torch.ones(2, 3))
 loss = lambda x, y: torch.nn.functional.cross_entropy(x, y)
@@ -56,7 +56,7 @@ assert torch.equal(torch.func.grad(square)(torch.ones(2)), 2 * torch.ones(2))
 assert type(stand_in._disable()).__name__ == "_GeneratorContextManager"
 """
 COMPILED = """
-import torch, flbench.core.client
+import torch, flbench.core.client_module
 from lightning.fabric import wrappers
 plain = torch.nn.Linear(2, 2)
 assert not isinstance(plain, wrappers.OptimizedModule)
@@ -68,7 +68,7 @@ optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
 optimizer.zero_grad()
 """
 MARKED = """
-import torch, flbench.core.client
+import torch, flbench.core.client_module
 from torch._dynamo import disable, graph_break
 def once(x):
     return x + 1
@@ -84,7 +84,7 @@ print(len(found))
 """
 
 COUNTED = """
-import sys, torch, flbench.core.client
+import sys, torch, flbench.core.client_module
 from lightning.pytorch.utilities.model_summary.model_summary import FlopCounterMode as theirs
 from torch.utils.flop_counter import FlopCounterMode
 print(type(sys.modules["torch.utils.flop_counter"]).__name__, "triton" in sys.modules)
@@ -119,7 +119,7 @@ def test_no_compiler_is_imported(code: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("use", USES)
 def test_all_of_it_is_there(use: str) -> None:
-    assert python(f"import torch, flbench.core.client\n{USES[use]}") == ""
+    assert python(f"import torch, flbench.core.client_module\n{USES[use]}") == ""
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_operations_are_counted_by_torchs_class() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_it_stays_as_it_is_if_it_is_there_already() -> None:
-    code = "import torch._dynamo as d, flbench.core.client, sys; print(type(d).__name__)"
+    code = "import torch._dynamo as d, flbench.core.client_module, sys; print(type(d).__name__)"
     assert (
         python(
             f"import sys; finders = sys.meta_path[:2]; del sys.meta_path[:2]; import torch;"

@@ -61,7 +61,9 @@ def test_the_code_of_a_package_is_run_once() -> None:
 
 @pytest.mark.slow
 def test_the_client_module_imports_nothing_that_is_heavy() -> None:
-    code = f"import flbench.core.client, sys; print(*[m for m in {HEAVY} if m in sys.modules])"
+    code = (
+        f"import flbench.core.client_module, sys; print(*[m for m in {HEAVY} if m in sys.modules])"
+    )
     assert python(code) == ""
 
 
@@ -69,27 +71,27 @@ def test_the_client_module_imports_nothing_that_is_heavy() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("use", ["a class", "a function", "a figure"])
 def test_it_works_first_thing_in_a_process(use: str) -> None:
-    assert python(f"import flbench.core.client; {USE[use]}") == ""
+    assert python(f"import flbench.core.client_module; {USE[use]}") == ""
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_all_of_it_works_in_one_process() -> None:
     missing = "import torchmetrics; assert not hasattr(torchmetrics, 'nothing')"
-    assert python("\n".join(["import flbench.core.client", missing, *USE.values()])) == ""
+    assert python("\n".join(["import flbench.core.client_module", missing, *USE.values()])) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_imported_or_another_version_is_left_alone() -> None:
     imported = (
-        "import flbench.core.torchvision_compat, torchmetrics, flbench.core.client;"
+        "import flbench.core.torchvision_compat, torchmetrics, flbench.core.client_module;"
         f"{OWN} import torchmetrics.functional; print(type(torchmetrics).__name__)"
     )
     assert python(imported, own="") == "module"
     other = (
         "from importlib import metadata; found = metadata.version;"
         "metadata.version = lambda name: '2.0.0' if name == 'torchmetrics' else found(name);"
-        f"{OWN} import flbench.core.client, torchmetrics; print(type(torchmetrics).__name__)"
+        f"{OWN} import flbench.core.client_module, torchmetrics; print(type(torchmetrics).__name__)"
     )
     assert python(other, own="") == "module"

@@ -1,11 +1,10 @@
-"""Banks: to whoever uses them a tensor, but rows are shared, written one by one, and spill."""
+"""Banks: to whoever uses them a tensor, but rows are shared and written one by one."""
 
 from __future__ import annotations
 
 import copy
 import io
 import json
-import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
+from flbench.core.bank_budget import RowStore
 from flbench.core.model_bank import (
     ModelBank,
-    RowStore,
     all_finite,
     mean_of,
     plain,
@@ -181,34 +180,6 @@ def test_reading_what_is_shared_does_not_write_it_into_rows_of_another_bank() ->
     bank.share(EVEN, torch.tensor([1.0, 2.0]))
     assert bank.read(3)[EVEN].tolist() == [1.0, 2.0]
     assert torch.equal(other[3], table[3])
-
-
-@pytest.mark.parametrize("budget", [0, 3 * WIDTH * 4, 10**6])
-def test_past_the_budget_rows_lie_in_files_that_have_no_name(tmp_path: Path, budget: int) -> None:
-    store = RowStore(budget, tmp_path / "here")
-    bank = ModelBank.repeated(torch.zeros(WIDTH), ROWS, store)
-    bank[torch.arange(ROWS)] = torch.arange(20.0).reshape(ROWS, WIDTH)
-    assert torch.equal(bank.dense(), torch.arange(20.0).reshape(ROWS, WIDTH))
-    assert store.used <= budget
-    assert all_finite(bank)
-    assert store.used + store.spilled == 5 * WIDTH * 4, "the first row is gone"
-    assert not list(tmp_path.glob("here/*")), "nothing is left behind, whatever happens"
-    maps = Path("/proc/self/maps")
-    if maps.is_file():
-        assert (".flbench-" in maps.read_text(encoding="utf-8")) == (budget < 10**6)
-    bank[0].add_(1)
-    assert bank[0].tolist() == [1, 2, 3, 4]
-    del bank
-    assert store.used == store.spilled == 0
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed in /proc")
-def test_rows_in_files_need_no_open_file(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    bank = ModelBank.repeated(torch.zeros(WIDTH), 40, RowStore(0, tmp_path))
-    bank[torch.arange(40)] = torch.arange(160.0).reshape(40, WIDTH)
-    assert len(os.listdir("/proc/self/fd")) <= before, "a process may open a thousand"
-    assert bank[39].tolist() == [156, 157, 158, 159]
 
 
 def test_copies_leave_the_process_as_plain_tensors() -> None:
@@ -427,14 +398,6 @@ def test_nothing_is_kept_where_nothing_is_asked_for() -> None:
         History(),
     )
     keeper.flush()
-
-
-def test_past_the_budget_rows_need_no_folder_of_ones_own() -> None:
-    store = RowStore(0)
-    row = torch.arange(float(WIDTH))
-    stored = store.add(row)
-    assert torch.equal(stored, row)
-    assert (store.used, store.spilled) == (0, 4 * WIDTH)
 
 
 # --- writes are counted, and a copy may share nothing -----------------------------------------

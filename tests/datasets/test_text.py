@@ -19,7 +19,7 @@ import pytest
 import torch
 from toy import Play, Played
 
-from flbench.core.client import ClientModule, cross_entropy
+from flbench.core.client_module import ClientModule, cross_entropy
 from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.datasets import status

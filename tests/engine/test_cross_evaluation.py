@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from toy import Play
 
 from flbench import ClientModule
-from flbench.core.client import Received
+from flbench.core.client_module import Received
 from flbench.core.dataset import Dataset
 from flbench.engine import cross_evaluation
 from flbench.engine.cross_evaluation import (

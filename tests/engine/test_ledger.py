@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.clock import select_uploads
 from flbench.engine.distributed import select_clients

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from toy import Play, composition, toy_dataset
 
 from flbench import ClientModule, LocalPhase, LocalTraining, Stage, Start, hookimpl
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.lightning_hooks import HOOKS
 from flbench.core.state import Dispatched
 from flbench.engine import local_trainer

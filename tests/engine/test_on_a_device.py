@@ -11,7 +11,8 @@ import torch
 from simulated_device import DEVICE, is_marked, simulated_device
 from toy import Play
 
-from flbench.core.model_bank import ModelBank, RowStore, all_rows_finite
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank, all_rows_finite
 from flbench.engine.lanes import evaluation as lane_evaluation
 from flbench.engine.lanes import training as lane_training
 from flbench.engine.lanes import vectorised

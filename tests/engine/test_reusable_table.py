@@ -10,7 +10,7 @@ import torch
 from toy import Play
 
 from flbench.core import file_memory
-from flbench.core.model_bank import RowStore
+from flbench.core.bank_budget import RowStore
 from flbench.engine import workspace
 from flbench.engine.lanes import training as lane_training
 from flbench.engine.options import EngineOptions

@@ -22,7 +22,7 @@ from flbench import (
     Start,
     hookimpl,
 )
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine.batches import orders, steps, subset
 from flbench.engine.cross_evaluation import (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from toy import Play, Played, composition, refused
 
 import flbench as fl
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.engine import split_training
 
 ALL = {"epochs": 1, "batch_size": 4, "lr": 0.1}

@@ -19,7 +19,8 @@ import torch
 from toy import CLIENTS, Play, Played, bad, composition, refused, toy_dataset
 
 import flbench as fl
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError
 from flbench.plugin.arguments import Marks, copied, tensors

@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy import Play, bad, refused
 
-from flbench.core.client import Report
+from flbench.core.client_module import Report
 from flbench.core.state import (
     Membership,
     Memory,

@@ -20,7 +20,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from simulated_device import DEVICE, simulated_device
 
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, State
 from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import MachineError, PluginError, UserError

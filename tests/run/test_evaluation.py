@@ -11,7 +11,7 @@ from torch import nn
 from toy import CLIENTS, Play, Played, composition, plain_work
 
 from flbench import ClientModule, Membership, Personal, Stage, State, Upload, hookimpl
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.context import Context
 from flbench.core.state import Dispatched
 from flbench.run.evaluation import SELECTION, adapted_models, evaluate, selection_quality

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Stage

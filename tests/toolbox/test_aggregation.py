@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flbench.core.model_bank import ModelBank, RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.model_bank import ModelBank
 from flbench.core.state import Membership, Upload
 from flbench.toolbox.aggregation import (
     BLOCK,

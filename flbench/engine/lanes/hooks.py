@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flbench.core.client import (
+from flbench.core.client_module import (
     TRAINING,
     ClientModule,
     LocalPhase,

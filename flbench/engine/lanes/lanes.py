@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalWork
+from flbench.core.client_module import LocalWork
 from flbench.core.dataset import Indices
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import torch_seed

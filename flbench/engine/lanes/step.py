@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from flbench.core.client import (
+from flbench.core.client_module import (
     TRAINING,
     ClientModule,
     LocalWork,

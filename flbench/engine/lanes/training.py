@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.client import LocalPhase
+from flbench.core.client_module import LocalPhase
 from flbench.core.dataset import Indices
 from flbench.core.file_memory import write
 from flbench.core.networks import choosing

@@ -20,8 +20,8 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from flbench.core.client import LocalWork
-from flbench.core.model_bank import RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.client_module import LocalWork
 from flbench.core.networks import is_linear
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.engine.cross_evaluation import TOGETHER

@@ -35,8 +35,8 @@ from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
-from flbench.core.client import LocalWork
-from flbench.core.model_bank import RowStore
+from flbench.core.bank_budget import RowStore
+from flbench.core.client_module import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine.distributed import DistributedExecutor, gathered, select_clients
 from flbench.engine.options import EngineOptions

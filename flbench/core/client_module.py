@@ -1,4 +1,4 @@
-"""ClientModule: local training and prediction of a client.
+"""ClientModule, the LightningModule of a run: local training and prediction of a client.
 
 One ClientModule serves all clients of a run: the executor copies a client's row in, sets what the
 client received from the server, trains, and copies the row out. A method changes local training

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.core.client import Batch, ClientModule, LocalTraining
+from flbench.core.client_module import Batch, ClientModule, LocalTraining
 from flbench.errors import Undefined
 
 
