@@ -40,21 +40,19 @@ def encoded(
     if not coders:
         return upload, state
     params, bits = upload.params.clone(), torch.zeros(upload.active.shape, dtype=torch.int64)
+    samples, device = upload.samples.clone(), params.device
     extras: list[Extras] = []
-    samples = upload.samples.clone()
     kept: dict[str, Tensor] = {}
-    device = params.device
     for i, client in enumerate(upload.ids.tolist()):
-        sent_beside: Extras = {name: table[i] for name, table in upload.extras.items()}
+        beside: Extras = {name: table[i] for name, table in upload.extras.items()}
         returned = start.returned_mask[i].to(device, copy=True)
         own = client_entries(state, client)
         buffers = BITS * int(returned[parameters:].sum())
         returned[parameters:] = False
         for candidate in upload.active[i].nonzero()[:, 0].tolist():
-            first = start.params[i, candidate].to(device)
-            message = Message(
+            message = plain = Message(
                 client=client,
-                start=first,
+                start=start.params[i, candidate].to(device),
                 params=upload.params[i, candidate],
                 mask=returned,
                 extras={name: table[i] for name, table in upload.extras.items()},
@@ -64,20 +62,13 @@ def encoded(
             for coder in coders:
                 message = coder(message)
             sent = returned & message.mask
-            row = torch.where(sent, message.params, first)
-            params[i, candidate] = torch.where(returned, row, upload.params[i, candidate])
-            samples[i] = message.samples
+            row = torch.where(sent, message.params, plain.start)
+            params[i, candidate] = torch.where(returned, row, plain.params)
+            samples[i], beside = message.samples, message.extras
             bits[i, candidate] = int(sent.sum()) * message.bits + message.overhead + buffers
-            sent_beside = message.extras
-            for name, value in message.memory.items():
-                if value is not own[name]:
-                    if upload.params.shape[1] > 1:
-                        raise PluginError(
-                            f"memory '{name}' cannot be kept by `encode` where clients train"
-                            " several candidates"
-                        )
-                    kept.setdefault(name, state.memory[name].clone())[client] = value
-        extras.append(sent_beside)
+            new = {name: one for name, one in message.memory.items() if one is not own[name]}
+            keep(new, client, state, kept, candidates=upload.params.shape[1])
+        extras.append(beside)
     known = {name: table.dtype for name, table in upload.extras.items()}
     tables = {
         name: table.to(device, known.get(name, table.dtype))
@@ -85,6 +76,22 @@ def encoded(
     }
     coded = replace(upload, params=params, samples=samples, bits=bits, extras=tables)
     return coded, state.remember(kept)
+
+
+def keep(
+    new: Extras, client: int, state: State, kept: dict[str, Tensor], *, candidates: int
+) -> None:
+    """Write what a client keeps after coding to copies of the memories, `kept`.
+
+    Raises:
+        PluginError: it trained several candidates, so that nobody knows which one it is of.
+    """
+    for name, value in new.items():
+        if candidates > 1:
+            raise PluginError(
+                f"memory '{name}' cannot be kept by `encode` where clients train several candidates"
+            )
+        kept.setdefault(name, state.memory[name].clone())[client] = value
 
 
 def stacked(extras: Sequence[Extras], clients: Sequence[int]) -> dict[str, Tensor]:

@@ -87,17 +87,6 @@ def build_result(
     """The result of a finished run."""
     history, suite = run.history, job.suite
     history.add_reads(run.hooks.read)  # newcomers were served after the last round
-    groups = None if run.groups is None else run.groups.tolist()
-    shown = history.shown(suite.headline)
-    sizes = {name: run.executor.samples.sizes(name).tolist() for name in ("train", "validation")}
-    newcomers = None if unseen is None else unseen.accuracies()
-    is_text = run.held_out.y.ndim > 1
-    outcome = history.outcome(
-        suite.headline, groups, suite.target, newcomers, is_text, suite.period_starts
-    )
-    summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
-    cost, parameters = summary.get("megabits_to_target"), run.context.layout.parameters
-    moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
     found = _client_metrics(run)
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
@@ -105,23 +94,9 @@ def build_result(
         method=job.method.described,
         seed=job.seed,
         fingerprint=run.marks,
-        summary={
-            **summary,
-            **selection_quality(state.membership, run.groups, run.context.label_counts),
-            **({} if cost is None else {"megabits_to_target_flis": flis_compat(cost, parameters)}),
-            "kld": mean_kld(run.context.label_counts.numpy()),
-        },
+        summary=_summary(run, state, unseen),
         curves=history.curves,
-        clients=Clients(
-            train=sizes["train"],
-            validation=_validation(run, sizes["validation"]),
-            test=shown.tested,
-            correct=shown.correct,
-            loss=[round(loss, 6) for loss in shown.loss],
-            group=groups,
-            bytes=moved.tolist(),
-            labels=_labels(run),
-        ),
+        clients=_clients(run),
         client_metrics=found or None,
         unseen=unseen,
         membership=[Change(**change) for change in history.changes()],
@@ -142,6 +117,45 @@ def build_result(
             **_computed_by(job, run),
             **run.origin.environment,
         },
+    )
+
+
+def _groups(run: Run) -> list[int] | None:
+    """The true group of each client, if there are some."""
+    return None if run.groups is None else run.groups.tolist()
+
+
+def _summary(run: Run, state: State, unseen: Unseen | None) -> dict[str, Any]:
+    """Metrics at the round that is reported, and of the whole run."""
+    history, suite, context = run.history, run.suite, run.context
+    outcome = history.outcome(
+        suite.headline,
+        _groups(run),
+        suite.target,
+        None if unseen is None else unseen.accuracies(),
+        run.held_out.y.ndim > 1,
+        suite.period_starts,
+    )
+    summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
+    summary |= selection_quality(state.membership, run.groups, context.label_counts)
+    if (cost := summary.get("megabits_to_target")) is not None:
+        summary["megabits_to_target_flis"] = flis_compat(cost, context.layout.parameters)
+    return {**summary, "kld": mean_kld(context.label_counts.numpy())}
+
+
+def _clients(run: Run) -> Clients:
+    """What is known of each client, at the round that is reported."""
+    shown, sizes = run.history.shown(run.suite.headline), run.executor.samples.sizes
+    moved = torch.stack(list(run.ledger.per_client.values())).sum(dim=0)
+    return Clients(
+        train=sizes("train").tolist(),
+        validation=_validation(run, sizes("validation").tolist()),
+        test=shown.tested,
+        correct=shown.correct,
+        loss=[round(loss, 6) for loss in shown.loss],
+        group=_groups(run),
+        bytes=moved.tolist(),
+        labels=_labels(run),
     )
 
 
