@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,12 +25,14 @@ from flbench.cli.options import (
 from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions
 from flbench.errors import UnknownName, UserError
-from flbench.sweeps.request import RunRequest
+from flbench.sweeps.request import Cell, RunRequest
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.papers.paper import Paper, PaperTable
-    from flbench.papers.reproduction import ReproducedValue
+    from flbench.papers.reproduction import Plan, ReproducedValue
+    from flbench.sweeps.launchers import Outcome
+    from flbench.terminal.console import SweepProgress
 
 
 def reproduce(
@@ -65,34 +67,13 @@ def reproduce(
     if portable:
         limit()
     from flbench.papers.paper import SCALES, load_paper
+    from flbench.terminal.console import SweepProgress
 
     card = load_paper(paper)
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES, listed="there are")
-    chosen = {name: card.table(name) for name in table or card.tables}
-    known = {name for grid in chosen.values() for name in grid.datasets}
-    if dataset is not None and dataset not in known:
-        raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
-    from flbench.terminal.console import SweepProgress
-
-    progress = SweepProgress()
-    if markdown:
-        from flbench.papers.page import page
-
-        if table or seeds or dataset or scale != "small":
-            raise UserError(
-                "--markdown writes the whole page: drop --table, --scale, --seeds and --dataset"
-            )
-        print(page(card, RunRequest(settings=read_settings(settings), out=out), progress), end="")
-        return
-    with progress.importing():
-        from flbench.papers.reproduction import findings, in_words, planned
-        from flbench.sweeps.sweep import run_missing
-        from flbench.sweeps.workers import prepare_workers, run_in_workers
-
-    number = read_workers(workers)
-    if not no_run:
-        prepare_workers(number)
+    chosen = tables_asked(card, table, dataset)
+    progress, number = SweepProgress(), read_workers(workers)
     request = RunRequest(
         settings=read_settings(settings),
         dataset=dataset,
@@ -100,19 +81,67 @@ def reproduce(
         out=out,
         engine=EngineOptions(executor=executor, threads=threads, portable=portable),
     )
+    if markdown:
+        if table or seeds or dataset or scale != "small":
+            raise UserError(
+                "--markdown writes the whole page: drop --table, --scale, --seeds and --dataset"
+            )
+        print_page(card, RunRequest(settings=request.settings, out=out), progress)
+        return
+    with progress.importing():
+        from flbench.papers.reproduction import planned
+        from flbench.sweeps.sweep import run_missing
+        from flbench.sweeps.workers import prepare_workers, run_in_workers
+
+    if not no_run:
+        prepare_workers(number)
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
     launch = partial(run_in_workers, progress=progress, workers=number)
     outcomes = {} if no_run else run_missing(every, progress, launch)
-    total: Counter[str] = Counter()
-    for name, grid in chosen.items():
-        found = findings(grid, plans[name], outcomes)
-        total.update(in_words(one.verdict, scale) for one in found)
-        _print(card, grid, found, scale)
-    counts = ", ".join(f"{count} {what}" for what, count in total.items())
-    tell(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
+    compare_all(card, plans, outcomes, scale)
     if code := max((outcome.code for outcome in outcomes.values()), default=0):
         raise typer.Exit(code)
+
+
+def tables_asked(
+    card: Paper, names: Sequence[str] | None, dataset: str | None
+) -> dict[str, PaperTable]:
+    """The tables of a paper by number; all if none are named.
+
+    Raises:
+        UnknownName: the paper has no such table, or none of them has the data set.
+    """
+    chosen = {name: card.table(name) for name in names or card.tables}
+    known = {name for grid in chosen.values() for name in grid.datasets}
+    if dataset is not None and dataset not in known:
+        raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
+    return chosen
+
+
+def print_page(card: Paper, request: RunRequest, progress: SweepProgress) -> None:
+    """Print the paper's page of docs/."""
+    from flbench.papers.page import page
+
+    print(page(card, request, progress), end="")
+
+
+def compare_all(
+    card: Paper,
+    plans: Mapping[str, Sequence[Plan]],
+    outcomes: Mapping[Cell, Outcome],
+    scale: str,
+) -> None:
+    """Print the tables of a paper that were played, and how many numbers have which verdict."""
+    from flbench.papers.reproduction import findings, in_words
+
+    total: Counter[str] = Counter()
+    for name, planned in plans.items():
+        found = findings(card.table(name), planned, outcomes)
+        total.update(in_words(one.verdict, scale) for one in found)
+        _print(card, card.table(name), found, scale)
+    counts = ", ".join(f"{count} {what}" for what, count in total.items())
+    tell(f"{sum(total.values())} numbers: {counts or 'none is printed for this data set'}")
 
 
 def _print(card: Paper, grid: PaperTable, found: Sequence[ReproducedValue], scale: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +38,10 @@ from flbench.sweeps.tuning import (
 )
 
 if TYPE_CHECKING:
-    from flbench.results.schema import Tuning
+    from flbench.run.composition import LoadedMethod
+    from flbench.sweeps.launchers import Outcome
+    from flbench.sweeps.sweep import Launch
+    from flbench.terminal.console import SweepProgress
 
 
 def tune(
@@ -70,63 +73,114 @@ def tune(
 
     progress, number = SweepProgress(), read_workers(workers)
     prepare_workers(number)
-    launch = partial(run_in_workers, progress=progress, workers=number)
     with progress.importing():
         from flbench.cli.sweep import conclude
         from flbench.run.composition import load_method
-        from flbench.sweeps.sweep import run_missing
 
         load = cache(load_method)
-        plugin, *others = load(method).plugins
-    if others:
-        raise UserError(f"flbench tune takes one method, got '{method}'")
-    given = read_settings(settings)
-    asked = {key.removeprefix(f"{method}.") for key in given}
-    free = {name: one for name, one in plugin.fields.items() if name not in asked}
-    effort = getattr(plugin.kind, "effort", ())
-    grid = grid_of(free, effort, dict(_values(pair) for pair in tried or []))
-    if not grid:
-        raise UserError(f"{method} has no number to tune; name values with --try KEY=V1,V2")
+        load(method)
     base = RunRequest(
         methods=(method,),
         suites=(suite,),
-        settings=given,
+        settings=read_settings(settings),
         rounds=rounds,
         dataset=dataset,
         data_root=data_root,
+        out=out,
         engine=EngineOptions(threads=threads),
         resume=True,
     )
-
-    def cells(
-        point: Point, seeds: Sequence[int], folder: Path, tuning: Tuning | None = None
-    ) -> list[Cell]:
-        chosen = {**given, **{f"{method}.{key}": value for key, value in point.items()}}
-        one = replace(base, settings=chosen, seeds=tuple(seeds), out=folder, tuning=tuning)
-        return resolve(one, progress, load)
-
+    launch = partial(run_in_workers, progress=progress, workers=number)
+    search = Search(base, load, progress, launch)
+    grid = search.grid(tried or [])
     drawn = points(grid, budget, f"{method}/{suite}")
-    numbers = list(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
-    wanted = [cells(point, numbers, trials) for point in drawn]
-    if not wanted[0][0].spec.suite.validation_fraction:
-        raise UserError(NO_SCORE)
-    progress.tell(f"{len(drawn)} sets of {', '.join(grid)}; {tuning_seeds} tuning seeds each")
-    outcomes = run_missing([cell for trial in wanted for cell in trial], progress, launch)
-    scores = [score_of([outcomes[cell] for cell in trial]) for trial in wanted]
-    judged = sorted(map(Trial, drawn, scores), key=order)
-    report = _write(judged, method, wanted[0][0])
-    for one in judged:
-        shown = "failed" if one.score is None else f"{one.score:.4f}"
-        progress.tell(f"  {shown}  {_shown(one.params)}")
-    best = judged[0]
-    if best.score is None:
-        raise UserError(f"no trial came to an end; see {report}")
-    progress.tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
+    numbers = tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
+    best = search.best_of(drawn, list(grid), numbers, trials)
     from flbench.results.schema import Tuning
 
-    found = Tuning(budget=budget, tried=len(drawn), seeds=numbers, score=SCORE)
-    scored = [*cells({}, range(seeds), out), *cells(best.params, range(seeds), out, found)]
-    conclude(run_missing(scored, progress, launch), progress)
+    found = Tuning(budget=budget, tried=len(drawn), seeds=list(numbers), score=SCORE)
+    scored = replace(base, seeds=tuple(range(seeds)))
+    cells = [*search.cells(scored), *search.cells(replace(scored, tuning=found), best)]
+    conclude(search.run(cells), progress)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for parameters of a method.
+
+    Attributes:
+        base: the request for its defaults.
+        load: imports methods, each once.
+        progress: shows the trials.
+        launch: runs cells.
+    """
+
+    base: RunRequest
+    load: Callable[[str], LoadedMethod]
+    progress: SweepProgress
+    launch: Launch
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        return self.base.methods[0]
+
+    def grid(self, tried: Sequence[str]) -> dict[str, list[Any]]:
+        """The values of each parameter that is searched for; `tried` are those of `--try`.
+
+        Raises:
+            UserError: the method is several, or has no number to tune.
+        """
+        plugin, *others = self.load(self.method).plugins
+        if others:
+            raise UserError(f"flbench tune takes one method, got '{self.method}'")
+        asked = {key.removeprefix(f"{self.method}.") for key in self.base.settings}
+        free = {name: one for name, one in plugin.fields.items() if name not in asked}
+        effort = getattr(plugin.kind, "effort", ())
+        grid = grid_of(free, effort, dict(_values(pair) for pair in tried))
+        if not grid:
+            raise UserError(
+                f"{self.method} has no number to tune; name values with --try KEY=V1,V2"
+            )
+        return grid
+
+    def cells(self, request: RunRequest, point: Point | None = None) -> list[Cell]:
+        """The cells of a request with the parameters of a point."""
+        chosen = {f"{self.method}.{key}": value for key, value in (point or {}).items()}
+        one = replace(request, settings={**request.settings, **chosen})
+        return resolve(one, self.progress, self.load)
+
+    def run(self, cells: Sequence[Cell]) -> dict[Cell, Outcome]:
+        """Run cells that are not complete."""
+        from flbench.sweeps.sweep import run_missing
+
+        return run_missing(cells, self.progress, self.launch)
+
+    def best_of(
+        self, drawn: Sequence[Point], names: Sequence[str], seeds: tuple[int, ...], folder: Path
+    ) -> Point:
+        """Try values of the named parameters on seeds; write down and print how good each point is.
+
+        Raises:
+            UserError: the suite has no validation samples, or no trial came to an end.
+        """
+        tell, trial = self.progress.tell, replace(self.base, seeds=seeds, out=folder)
+        wanted = [self.cells(trial, point) for point in drawn]
+        if not wanted[0][0].spec.suite.validation_fraction:
+            raise UserError(NO_SCORE)
+        tell(f"{len(drawn)} sets of {', '.join(names)}; {len(seeds)} tuning seeds each")
+        outcomes = self.run([cell for cells in wanted for cell in cells])
+        scores = [score_of([outcomes[cell] for cell in cells]) for cells in wanted]
+        judged = sorted(map(Trial, drawn, scores), key=order)
+        report = _write(judged, self.method, wanted[0][0])
+        for one in judged:
+            shown = "failed" if one.score is None else f"{one.score:.4f}"
+            tell(f"  {shown}  {_shown(one.params)}")
+        best = judged[0]
+        if best.score is None:
+            raise UserError(f"no trial came to an end; see {report}")
+        tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
+        return best.params
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:
