@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -55,14 +57,8 @@ def primary_secondary(
     size = samples or len(labels) // clients
     if size < 3:
         raise UserError(f"{len(labels)} samples cannot give {clients} clients 3 each")
-    shape = (clients, len(classes))
-    if band is None:
-        plan = LabelPlan.drawn(shape, *ranges, per, overlap, rng)
-    else:
-        seeds = [generator_at(seed, "primary-secondary") for seed in range(PLANS)]
-        plans = [LabelPlan.drawn(shape, *ranges, per, overlap, seed) for seed in seeds]
-        divergences = np.array([mean_kld(plan.counts(size)) for plan in plans])
-        plan = plans[in_band(divergences, band)]
+    draw = partial(LabelPlan.drawn, (clients, len(classes)), *ranges, per, overlap)
+    plan = draw(rng) if band is None else plan_in_band(draw, size, band)
     if overlap == "balanced":
         size = _largest_size(plan, size, supply)
     counts = plan.counts(size)
@@ -74,15 +70,41 @@ def primary_secondary(
         )
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in classes]
     if overlap == "balanced":
-        shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
-        owned = zip(*shards, strict=True)  # from shards per label to shards per client
-        return Partition(tuple(np.sort(np.concatenate(parts)) for parts in owned))
+        return Partition(dealt(pools, counts))
+    return Partition(drawn_from_all(pools, counts, rng))
+
+
+def dealt(pools: list[Indices], counts: Indices) -> tuple[Indices, ...]:
+    """The samples of each client, ascending; no two clients have the same one.
+
+    Args:
+        pools: samples of each label.
+        counts: how many of them each client gets, shape (N, C).
+    """
+    shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
+    owned = zip(*shards, strict=True)  # from shards per label to shards per client
+    return tuple(np.sort(np.concatenate(parts)) for parts in owned)
+
+
+def drawn_from_all(
+    pools: list[Indices], counts: Indices, rng: np.random.Generator
+) -> tuple[Indices, ...]:
+    """The samples of each client, ascending, drawn from whole pools; arguments as `dealt`."""
     drawn = []
     for row in counts:
         held = np.flatnonzero(row)
         parts = [rng.choice(pools[k], row[k], replace=False, shuffle=False) for k in held]
         drawn.append(np.sort(np.concatenate(parts)))
-    return Partition(tuple(drawn))
+    return tuple(drawn)
+
+
+def plan_in_band(
+    draw: Callable[[np.random.Generator], LabelPlan], size: int, band: str
+) -> LabelPlan:
+    """The median of the fixed plans that are in a band, for clients of `size` samples."""
+    plans = [draw(generator_at(seed, "primary-secondary")) for seed in range(PLANS)]
+    divergences = np.array([mean_kld(plan.counts(size)) for plan in plans])
+    return plans[in_band(divergences, band)]
 
 
 def in_band(values: Floats, band: str) -> int:
