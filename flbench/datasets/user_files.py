@@ -5,6 +5,7 @@ Paths are relative to the current folder. Files that do not follow the rules bel
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,4 +112,10 @@ def images(root: Path, argument: str) -> Dataset:
     found = image_folder.read(user_path(folder), size)
     if len(found.classes) < 2:
         raise damaged(Path(folder), f"it has one class only, {found.classes[0]}")
-    return scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)
+    made = scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)
+    return replace(
+        made,
+        label_names=tuple(found.classes),
+        domain_names=tuple(found.domains),
+        notes=tuple(found.notes),
+    )
