@@ -681,7 +681,9 @@ def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
 
 def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
     assert status.report(tmp_path, "digits", check=True) == [
-        "digits: 1,797 samples of 1x8x8, 10 labels"
+        "digits: 1,797 samples of 1x8x8, 10 labels",
+        "  labels    0 178, 1 182, 2 177, 3 183, 4 181, 5 182, 6 181, 7 179, 8 174, 9 180",
+        "  tested    a part that suites draw",
     ]
     write_mnist(tmp_path, 12, 5)
     with pytest.raises(UserError, match=r"^mnist: expected 70,000 samples, got 17$"):
