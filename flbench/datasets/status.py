@@ -223,7 +223,7 @@ def contents(data: Dataset) -> list[str]:
     if data.y.ndim == 1:
         counts = torch.bincount(data.y, minlength=data.classes).tolist()
         named = data.label_names or tuple(str(label) for label in range(data.classes))
-        shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True)]
+        shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
         lines.append(f"  labels    {_some(shown)}")
     if data.domains is not None:
         sizes = sorted(torch.bincount(data.domains).tolist())
