@@ -239,7 +239,9 @@ def features_of(
         table = np.full((len(values), len(names)), np.nan)
         table[~gone] = np.eye(len(names))[places]
         kind = f"{len(names)} texts"
-    return _filled(path, column, table, train, numeric, fill == "indicator" and gone.any()), kind
+    return _filled(
+        path, column, table, train, numeric, fill == "indicator" and bool(gone.any())
+    ), kind
 
 
 def _filled(

@@ -75,7 +75,8 @@ def hub(root: Path, argument: str) -> Dataset:
     samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
     told = [value for part in parts for value in part[label]]
     y, labels = classes_of(Path(name), label, named_labels(parts[0], label, told))
-    domains, clients = None, ()
+    domains: torch.Tensor | None = None
+    clients: tuple[str, ...] = ()
     if client is not None:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")

@@ -695,7 +695,7 @@ def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
     ]
     with pytest.raises(MissingData):
         status.report(tmp_path, "svhn", check=True)
-    assert status.report(tmp_path, "rotated:digits", check=True) == [
+    assert status.report(tmp_path, "rotated:digits", check=True)[:1] == [
         "rotated:digits: 1,797 samples of 1x8x8, 10 labels, 4 domains"
     ]
 
