@@ -385,7 +385,7 @@ def _tell_of_transductive(run: Run, personal: Personal) -> None:
     for what in said:
         text = f"{what} of a client look at all of its test samples together (transductive)"
         if text not in run.history.warnings:
-            run.services.say(text)
+            run.services.warn(text)
 
 
 def _tell_what_computes(run: Run, round_: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from toy import Play, composition
 from torch import nn
+from toy import Play, composition
 
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Stage
