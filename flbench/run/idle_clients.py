@@ -15,17 +15,17 @@ from flbench.errors import UserError
 
 
 def of_sizes(space: Workspace, owned: Tensor) -> int:
-    """How many clients make no step in an epoch of the suite's training.
+    """How many clients have no batch in an epoch of the suite's training.
 
     Args:
         owned: number of training samples of each client, shape (N,).
     """
-    module, local = space.module, space.module.local
+    local = space.module.local
     return sum(
         not steps(
             size,
             local.batch_size,
-            module.batches_per_step,
+            1,  # of steps that take several, methods speak first
             skip_single=space.has_batchnorm,
             drop_last=local.drop_last,
         )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from toy import Play, composition
 
+from flbench.core.client import ClientModule
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Stage
 from flbench.errors import UserError
@@ -20,10 +21,19 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
 
 
+class Threes(ClientModule):
+    batches_per_step = 3
+
+
 def test_a_step_of_several_batches_needs_them(play_toy: Play) -> None:
-    """Per-FedAvg takes two batches a step; a client of few samples has one."""
-    with pytest.raises(UserError, match=r"6 of 6 clients make no training step .* takes \d"):
-        play_toy("per-fedavg", local={"batch_size": 100})
+    @dataclass(frozen=True)
+    class Method:
+        @hookimpl
+        def client_module(self, net: nn.Module, ctx: Any) -> ClientModule:
+            return Threes(net, ctx.local)
+
+    with pytest.raises(UserError, match=r"3 of 3 clients make no training step .* takes 3 batches"):
+        play_toy(composition(("threes", Method())), local={"batch_size": 4})
 
 
 @dataclass(frozen=True)
