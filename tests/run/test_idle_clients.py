@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from toy import Play, composition
 
-from flbench.core.client import ClientModule
+from flbench.core.client_module import ClientModule
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Stage
 from flbench.errors import UserError
