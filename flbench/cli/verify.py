@@ -134,26 +134,23 @@ def _alone(
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
-        from flbench.run.training import alone
-        from flbench.submission.auditing import verifying
+        from flbench.submission.auditing import verify_file
         from flbench.submission.trust import will_run
     console.say(will_run([result]))
     if not result.is_digested:
         console.say(f"{path}: {digest_line(result)}")
     try:
         root = locate(data_root)
-        return alone(
-            verifying(
-                path,
-                result,
-                rounds,
-                root,
-                console.say,
-                console,
-                executor=executor,
-                refuse=True,
-                opened=opened,
-            )
+        return verify_file(
+            path,
+            result,
+            rounds,
+            root,
+            console.say,
+            console,
+            executor=executor,
+            refuse=True,
+            opened=opened,
         )
     except KeyboardInterrupt:
         raise Interrupted("interrupted: type the same again to go on") from None
