@@ -602,10 +602,10 @@ def test_fastest_measures_steps_that_are_recorded(
     """Unrecorded, lanes looked slower for methods whose step is long, which they speed up most."""
     train, known = vectorised._train, []
 
-    def watched(jobs: Any, pool: Any = None) -> Any:
-        programs = jobs[0].programs.values()
+    def watched(job: Any) -> Any:
+        programs = job.programs.values()
         known.append({sizes for one in programs for sizes, made in one.known.items() if made})
-        return train(jobs, pool)
+        return train(job)
 
     times = iter([0.0, 1.0, 3.0])
     monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
