@@ -21,7 +21,7 @@ from flbench.terminal.lines import tell
 if TYPE_CHECKING:
     from flbench.results.audits import Audit
     from flbench.results.schema import Result
-    from flbench.submission.auditing import Checked, Verdict
+    from flbench.submission.auditing import Checked, FileVerdict
 
 OtherExecutor = Annotated[
     Executors | None,
@@ -114,7 +114,7 @@ def _alone(
     data_root: Path | None,
     executor: str | None,
     opened: Sequence[str],
-) -> Verdict:
+) -> FileVerdict:
     """Run one file again; what forbids that is an error.
 
     Raises:
@@ -158,7 +158,7 @@ def _alone(
         console.close()
 
 
-def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
+def lines_of(verdict: FileVerdict, tolerance: float) -> list[str]:
     """The comparison of a file in full."""
     result = verdict.claimed
     assert verdict.came is not None

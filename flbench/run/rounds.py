@@ -100,11 +100,11 @@ def run_rounds(
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             enter_period(run, state.round + 1)
-            with run.services.clock("total"):
+            with run.services.timed("total"):
                 state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
-            with run.services.clock("total"), run.services.clock("checkpoint"):
+            with run.services.timed("total"), run.services.timed("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
             record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
@@ -113,7 +113,7 @@ def run_rounds(
 
 def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     """Run one round; return the new state and the training losses of its uploads."""
-    hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
+    hooks, timed, policy = run.hooks, run.services.timed, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     logged: dict[str, tuple[float, int]] = {}
@@ -125,15 +125,17 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
         state = regroup(run, state, stage, "before", None, ctx)
-        with clock("dispatch"):
+        with timed("dispatch"):
             start = hooks.dispatch(state, stage, ctx)
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0], start.server_mask)
-            run.ledger.start(start, stage, complete)
+            most = batchnorm.most_received(
+                policy, ctx.layout, start.params[:, 0], start.server_mask
+            )
+            run.ledger.start(start, stage, most)
             work = hooks.local_work(state, stage, ctx)
-        with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
+        with timed("train"), hooks.reading("local training", ctx, state=state, start=start):
             crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
             with streams_kept():
                 upload = run.executor.fit(start, stage, work, ctx.round)
@@ -143,7 +145,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
             upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
-        with clock("encode"):
+        with timed("encode"):
             coders = hooks.encode(state, stage, upload, ctx)
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
@@ -166,7 +168,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
         run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
-            with clock("aggregate"):
+            with timed("aggregate"):
                 upload = hooks.weighted(state, stage, upload, ctx)
                 models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
@@ -199,11 +201,11 @@ def regroup(
     run: Run, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
 ) -> State:
     """Score, then cluster."""
-    with run.services.clock("score"):
+    with run.services.timed("score"):
         scores = run.hooks.score(state, stage, phase, upload, ctx)
         state = state.remember(scores.memory if scores else {})
         run.history.add_scores(ctx.round, scores)
-    with run.services.clock("cluster"):
+    with run.services.timed("cluster"):
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
 
@@ -245,7 +247,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     suite, ctx = run.suite, round_context(run, state.round)
     found: Evaluation | None = None
     if state.round % suite.eval_every == 0 or state.round == suite.rounds:
-        with run.services.clock("evaluate"):
+        with run.services.timed("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = batchnorm.before_evaluation(

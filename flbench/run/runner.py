@@ -73,10 +73,10 @@ def resolve_dataset(
 
 def is_complete(spec: RunSpec) -> bool:
     """Whether the result is there and will do; of several processes the first one looks for all."""
-    return join_process_group(spec.engine).broadcast_object(complete(spec))
+    return join_process_group(spec.engine).broadcast_object(has_result(spec))
 
 
-def complete(spec: RunSpec) -> bool:
+def has_result(spec: RunSpec) -> bool:
     """Whether a result is there and will do.
 
     It will not if it is to be computed again, or if a run that does so is to be resumed.

@@ -20,8 +20,8 @@ from flbench.results.audits import (
     AGREES,
     DIFFERS,
     SAME,
+    Agreement,
     Audit,
-    Outcome,
     content_digest,
     run_key,
 )
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FileVerdict:
     """What came of a result file.
 
     Attributes:
@@ -64,7 +64,7 @@ class Verdict:
     refusal: str
     seconds: float
 
-    def outcome(self, tolerance: float) -> Outcome:
+    def outcome(self, tolerance: float) -> Agreement:
         """Whether it agrees."""
         if self.refusal or not all(part.agrees(tolerance) for part in self.parts):
             return DIFFERS
@@ -87,7 +87,7 @@ def verify_file(
     executor: str | None = None,
     refuse: bool = False,
     opened: Sequence[str] = (),
-) -> Verdict:
+) -> FileVerdict:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
@@ -113,10 +113,10 @@ def verify_file(
         refusal, ended = text_of(error), isinstance(error, Diverged)
     played = wanted if came or ended else 0
     seconds = time.monotonic() - began + earlier
-    return Verdict(path, result, played, came, parts, refusal, seconds)
+    return FileVerdict(path, result, played, came, parts, refusal, seconds)
 
 
-def audit_of(verdict: Verdict, task: Task) -> Audit:
+def audit_of(verdict: FileVerdict, task: Task) -> Audit:
     """The line of a log that says what came of a file."""
     claimed, came = verdict.claimed, verdict.came
     here = came.environment if came else {}
@@ -185,7 +185,7 @@ class Checked:
     """
 
     path: Path
-    outcome: Outcome | None
+    outcome: Agreement | None
     how: str
     seconds: float | None
     digest: str = ""
@@ -211,11 +211,11 @@ class Task:
     opened: Sequence[str] = ()
 
 
-Answer = Audit | Checked
+AuditAnswer = Audit | Checked
 """The line for the log, or why a file could not be run."""
 
 
-def play(task: Task, console: Console) -> Answer:
+def play(task: Task, console: Console) -> AuditAnswer:
     """Run a file again."""
     try:
         result = read_result(task.path)

@@ -24,7 +24,7 @@ from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.submission.auditing import Answer, Checked, Task, known, play
+from flbench.submission.auditing import AuditAnswer, Checked, Task, known, play
 from flbench.submission.verification import engine_of, limits_of
 from flbench.sweeps.workers import (
     PRELOADED,
@@ -105,7 +105,9 @@ def verify_many(
         yield answer
 
 
-def play_here(tasks: Iterable[Task | Checked], console: Console) -> Iterator[tuple[Path, Answer]]:
+def play_here(
+    tasks: Iterable[Task | Checked], console: Console
+) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again in this process, if they can be; the path of each with its answer."""
     for task in tasks:
         if isinstance(task, Checked):
@@ -123,7 +125,7 @@ def at_once(files: int) -> int:
 
 def play_apart(
     tasks: Iterator[Task | Checked], most: int, console: Console, *, measured: bool
-) -> Iterator[tuple[Path, Answer]]:
+) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again, several processes at once; the path of each with its answer, as they come.
 
     Args:

@@ -70,7 +70,7 @@ class Outcome:
     error: Exception | None = None
 
 
-Running = Generator[tuple[Cell, Outcome], None, None]
+OutcomeGenerator = Generator[tuple[Cell, Outcome], None, None]
 
 
 class CellInterrupted(KeyboardInterrupt):
@@ -81,7 +81,7 @@ class CellInterrupted(KeyboardInterrupt):
         self.checkpoint = checkpoint
 
 
-def run_cells(cells: Sequence[Cell]) -> Running:
+def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, one after the other (`attempt`); a data set is loaded once.
 
     The last cell runs without the data set: its clients have copies of their samples.
@@ -99,7 +99,7 @@ def run_cells(cells: Sequence[Cell]) -> Running:
         yield cell, attempt(cell.spec, take if number == len(cells) else load)
 
 
-def run_locally(cells: Sequence[Cell]) -> Running:
+def run_locally(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, and stop them when a batch system asks for it."""
     with stoppable():
         yield from run_cells(cells)
@@ -107,12 +107,12 @@ def run_locally(cells: Sequence[Cell]) -> Running:
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
     """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
-    from flbench.run.runner import complete, execute, resolve_dataset
+    from flbench.run.runner import execute, has_result, resolve_dataset
 
     began = time.monotonic()
     try:
         spec, data = resolve_dataset(spec, load)
-        what = COMPLETE if complete(spec) else DONE
+        what = COMPLETE if has_result(spec) else DONE
         result = execute(spec, data)
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
@@ -164,12 +164,12 @@ def _raise_again(lost: sys.UnraisableHookArgs) -> None:
     signal.setitimer(signal.ITIMER_REAL, SOON)
 
 
-def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Running:
+def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> OutcomeGenerator:
     """Run cells, at least one, on a Ray cluster (see `connected`); a worker's death is retried."""
     return _spread(connected(workers, address, cells[0]), cells, workers)
 
 
-def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Running:  # noqa: ANN401
+def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> OutcomeGenerator:  # noqa: ANN401
     waiting, running = deque(cells), dict[Any, Cell]()
     try:
         run = ray.remote(max_retries=RETRIES, **needs(cells[0]))(run_remotely)

@@ -24,7 +24,7 @@ from flbench.engine.lanes.step import NO_LABEL, LaneStep, Named, Programs
 from flbench.engine.optimizers import scaled_rate
 from flbench.engine.recording.program import Index
 from flbench.engine.sequential import (
-    Outcome,
+    TrainedCandidate,
     both,
     local_settings,
     most_steps,
@@ -118,7 +118,7 @@ class LaneTraining:
         self.space = self.executor.workspace
         self.hooks = LaneHooks(lanes)
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[TrainedCandidate]:
         """Train them; return the outcome of each."""
         lanes, hooks, executor = self.lanes, self.hooks, self.executor
         loss_start = hooks.losses()
@@ -136,7 +136,7 @@ class LaneTraining:
         seen_of = cache(lambda samples, made: samples_seen(phases, plan_of(samples), made))
         numbers = zip(lanes.steps.tolist(), lanes.loss.tolist(), strict=True)
         return [
-            Outcome(
+            TrainedCandidate(
                 steps=steps_made,
                 loss=loss / steps_made if steps_made else torch.nan,
                 loss_start=loss_start[lane],
