@@ -34,8 +34,8 @@ class RunServices:
     until then, `samples` are what the executor will hold.
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
-    `timed` measures wall time; `simulated_clock` is that of the suite, or None. `told` are the stages
-    of which it was said that clients make no step.
+    `timed` measures wall time; `simulated_clock` is that of the suite, or None. `told` are the
+    stages of which it was said that clients make no step.
     """
 
     ledger: CommunicationLedger
