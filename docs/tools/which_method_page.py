@@ -2,35 +2,23 @@
 
     python docs/tools/which_method_page.py > docs/which-method.md
 
-The page is read from the files of `leaderboard/results`, and from how good `flbench recommend` is,
-which `flbench recommend --score leaderboard/studies/recommend.json` writes.
+The page is read from the files of `leaderboard/results`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from flbench.leaderboard.markdown import anchor
 from flbench.leaderboard.pages import page_of
-from flbench.leaderboard.recommendation import (
-    CLOSE,
-    EVIDENCE,
-    NEAREST,
-    NEWCOMERS,
-    verdict,
-)
-from flbench.leaderboard.recommendation import (
-    LEAST as OTHERS,
-)
 from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow, tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
-SCORE = ROOT / "leaderboard" / "studies" / "recommend.json"
+NEWCOMERS = "unseen_accuracy"
+"""The metric of clients that join after the last round."""
 LEAST = 8
 """Ranked methods at their defaults that a table must have."""
 NAMED = 8
@@ -242,83 +230,13 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
     return lines
 
 
-ASK = f"""## By your own numbers
-
-Use this command to find tables like your federation, not as a decision: in the test below its
-choice was not significantly better than the method that is best on average.
-
-    flbench recommend --clients 100 --participation 0.1 --labels-per-client 2 --groups
-    flbench recommend --clients 50 --alpha 0.1 --traffic 1
-    flbench recommend --clients 5 --same-labels --samples 300
-
-The command compares what you know of your federation with the tables of the leaderboard that
-have {OTHERS} methods beside `fedavg` and `local-only`, and no attackers. What you do not give is
-not compared.
-
-- `--clients`, `--participation` (share of the clients in a round), `--samples` (that a client
-  learns from), `--groups` or `--no-groups`;
-- one of `--labels-per-client` (of `--labels 10`), `--alpha` (of a Dirichlet distribution), and
-  `--same-labels` (all labels, but samples that look or mean different);
-- `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
-  which are 2 x size of the model x rounds x participation;
-- `--newcomers`: clients that join later are what counts, in the tables that have such;
-  `--different-networks`: clients have networks of their own, so only methods that allow that.
-
-The distance to a table is the mean over what both have of the difference over the range of all
-tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over
-the better of `fedavg` and `local-only` is averaged over the {NEAREST} nearest tables, and those as
-near as the last of them, with weights 1 / ({CLOSE} + distance), if {EVIDENCE} of them have it. The
-interval is a 95 % prediction interval of one more federation. It is wide where the tables are few
-or differ.
-
-### How good the answers are
-
-For each table the command was asked with the table's own numbers, and had no table of that suite.
-*Regret* is the accuracy of the best method of the table less that of the first method of the
-answer, in points. Beside it: the method that is best on average over the same tables, each baseline
-everywhere, and a method drawn at random. `flbench recommend --score FILE.json` writes these
-numbers; they are in [recommend.json](../leaderboard/studies/recommend.json).
-"""
-
-
-def by_numbers(scored: Mapping[str, Any]) -> list[str]:
-    """Markdown: the command, and how good its answers are for suites that were left out."""
-    rows, means = scored["rows"], scored["mean"]
-    others = sorted({*means["regret"]} - {"nearest", "on average", "at random"})
-    ways = ["nearest", "on average", *others, "at random"]
-    low, high = (100 * end for end in means["saved_interval"])
-    lines = [
-        *ASK.splitlines(),
-        "",
-        f"**{verdict(means)}**",
-        "",
-        f"The regret of the nearest tables, less that of the best on average, is"
-        f" {-100 * means['saved']:+.1f} points",
-        f"(95 % interval {-high:+.1f} to {-low:+.1f}; {means['suites']} suites, drawn with"
-        " replacement). The prediction intervals held",
-        f"the gain for {100 * means['inside']:.0f} % of the tables.",
-        "",
-        "| table | best | nearest tables say | best on average says | "
-        + " | ".join(f"regret: {way}" for way in ways)
-        + " |",
-        "|---|---|---|---|" + "---:|" * len(ways),
-    ]
-    for row in rows:
-        cells = [f"`{row[key]}`" for key in ("best", "recommended", "on_average")]
-        cells += [f"{100 * row['regret'][way]:.1f}" for way in ways]
-        lines.append(f"| {row['table']} | {' | '.join(cells)} |")
-    cells = [f"**{100 * means['regret'][way]:.1f}**" for way in ways]
-    lines.append(f"| mean of {means['tables']} tables | | | | {' | '.join(cells)} |")
-    return lines
-
-
 def count_of(found: Sequence[Table]) -> int:
     """Number of result files."""
     return sum(len(row.results) for table in found for row in table.rows)
 
 
-def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
-    """The whole page: from the tables, and from what `flbench recommend --score` wrote."""
+def page(found: Sequence[Table]) -> str:
+    """The whole page, from the tables of all results."""
     chosen = usable(found)
     made_from = f"It is made from {count_of(found):,} result files."
     sections = [
@@ -326,7 +244,6 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
         by_bytes(chosen),
         by_newcomers(found),
         by_purpose(found),
-        by_numbers(scored),
     ]
     return (
         "\n\n".join([TEXT.strip(), made_from, *("\n".join(one) for one in sections if one)]) + "\n"
@@ -334,4 +251,4 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(tables(RESULTS), json.loads(SCORE.read_text(encoding="utf-8"))), end="")
+    print(page(tables(RESULTS)), end="")

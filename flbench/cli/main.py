@@ -27,7 +27,6 @@ from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
-from flbench.cli.recommend import recommend
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
@@ -77,7 +76,7 @@ for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 for command in (speed, compare):
     app.command(context_settings=PASSES_ON)(command)
-for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync):
+for command in (reproduce, tune, diff, export, leaderboard, plot, sync):
     app.command()(command)
 for command in (submit, verify, audit):
     app.command()(command)

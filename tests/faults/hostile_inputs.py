@@ -175,8 +175,7 @@ COMMANDS = (
     ["leaderboard", "--html", "--results"], ["leaderboard", "--no-figures", "--results"],
     ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
     ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"],
-    ["new", "x", "--paper"], ["sync"], ["export"], ["recommend", "--alpha"],
-    ["recommend", "--clients", "9", "--results"], ["recommend", "--labels-per-client"],
+    ["new", "x", "--paper"], ["sync"], ["export"],
     ["audit", "--results"], ["audit", "--sample"],
     ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
     ["tune"], ["reproduce"], ["check"], ["--version"], [],
@@ -338,7 +337,6 @@ def result_files(rng: Random) -> list[str]:
             ["verify", "rows", "--log", "log.jsonl"],
             ["audit", "--results", "rows"],
             ["export", "rows", "--out", "out"],
-            ["recommend", "--clients", "9", "--results", "rows"],
         ]
     )
 

@@ -374,7 +374,6 @@ ODD = "x\n\x1b[2J\r\u202egnp\u200b\u3164[red]\u001b]0;t\u0007flbench: it agrees"
         ("verify", "R/FILE.json"), ("verify", "R", "--log", "log"),
         ("submit", "--check", "R/FILE.json"), ("export", "R/FILE.json"),
         ("plot", "R/FILE.json", "--kind", "curves"), ("leaderboard", "--results", "R/FILE.json"),
-        ("recommend", "--clients", "9", "--results", "R/FILE.json"),
         ("run", "-p", "fedavg", "-s", "./FILE.toml"), ("show", "suite", "./FILE.toml"),
         ("show", "suite", "./seen.toml"), ("show", "method", "FILE"), ("data", "FILE"),
         ("reproduce", "FILE.toml"), ("study", "FILE.toml"), ("run", "-p", "FILE", "-s", "FILE"),
