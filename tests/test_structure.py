@@ -196,6 +196,6 @@ def test_every_package_is_shipped() -> None:
     packages |= {"flbench_plugins", "flbench_benchmarks"}
     packages |= {
         f"flbench_benchmarks.{part}"
-        for part in ("compare", "compare.drivers", "papers", "speed", "studies")
+        for part in ("compare", "compare.drivers", "networks", "papers", "speed", "studies")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages

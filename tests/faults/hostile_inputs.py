@@ -176,7 +176,7 @@ COMMANDS = (
     ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
     ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"],
     ["new", "x", "--paper"], ["sync"], ["export"],
-    ["audit", "--results"], ["audit", "--sample"],
+    ["verify", "--sample"], ["verify", "rows", "--sample", "2", "--methods"],
     ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
     ["tune"], ["reproduce"], ["check"], ["--version"], [],
 )  # fmt: skip
@@ -335,7 +335,7 @@ def result_files(rng: Random) -> list[str]:
             ["plot", str(file), "--kind", "curves", "--out", "out"],
             ["verify", str(file)],
             ["verify", "rows", "--log", "log.jsonl"],
-            ["audit", "--results", "rows"],
+            ["verify", "rows", "--sample", "20"],
             ["export", "rows", "--out", "out"],
         ]
     )
