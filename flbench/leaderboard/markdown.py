@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from urllib.parse import quote
 
 import numpy as np
 
 from flbench.core.knowledge import SAMPLES
-from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
+from flbench.leaderboard.grouping import (
+    METHOD,
+    Column,
+    asked_of,
+    cores_of,
+    mean_std,
+    metric_column,
+    shown_metrics,
+    signed,
+)
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, Metric, Place
+from flbench.metrics import HEADLINE, Family, Place
 from flbench.suite import training_clients
 
-Column = tuple[str, bool, Callable[[TableRow], str]]
-"""Heading, whether it holds words, and the cell of a row."""
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
 """What markdown would not show as it is, wherever in a line it stands."""
 
@@ -123,15 +130,6 @@ def _to_paper(row: TableRow) -> str:
     return signed(row.mean - row.printed["accuracy_mean"] if row.printed else None)
 
 
-def _metric(metric: Metric) -> Column:
-    """A metric's column: mean over seeds, and deviation where it shows one."""
-
-    def shown(row: TableRow) -> str:
-        return mean_std(row.column(metric.name), metric.digits, spread=metric.spread)
-
-    return (metric.heading, False, shown)
-
-
 def seeds(row: TableRow) -> str:
     """Its seeds, and those that others have."""
     text = ", ".join(map(str, row.seeds))
@@ -158,7 +156,7 @@ def columns(
 
     def of(family: Family) -> list[tuple[bool, Column]]:
         return [
-            (True, _metric(one))
+            (True, metric_column(one))
             for one in shown_metrics(place, rows)
             if one.family == family and one.name != HEADLINE  # which has its own place
         ]
@@ -168,12 +166,12 @@ def columns(
         for label in asked_of(rows)
         for one in shown_metrics(place, rows)
         if one.name in (f"{label}_mean", f"{label}_worst_decile")
-        for column in (_metric(one), *([_interval_of(label)] if one.curve == label else []))
+        for column in (metric_column(one), *([_interval_of(label)] if one.curve == label else []))
     ]
     chosen: list[tuple[bool, Column]] = [
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
-        (True, ("method", True, lambda row: row.name)),
+        (True, METHOD),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
         (True, ("95 % interval", False, _interval)),
@@ -266,7 +264,7 @@ def section(table: Table, results: str) -> list[str]:
         lines += filled(rows, columns(rows, defaults), results)
     if table.outdated:
         stale: list[Column] = [
-            ("method", True, lambda row: row.name),
+            METHOD,
             ("accuracy", False, lambda row: mean_std(row.accuracies)),
             ("seeds", True, seeds),
             ("package", True, packages),
