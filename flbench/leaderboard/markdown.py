@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -142,6 +143,16 @@ def packages(row: TableRow) -> str:
     return ", ".join([*found, *(f"core {one}" for one in cores_of(row.results))])
 
 
+STALE: Sequence[Column] = (
+    METHOD,
+    ("accuracy", False, lambda row: mean_std(row.accuracies)),
+    ("seeds", True, seeds),
+    ("package", True, packages),
+    ("outdated", True, lambda row: str(row.outdated)),
+)
+"""The columns of rows that are outdated."""
+
+
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
@@ -203,6 +214,36 @@ def columns(
     return [column for wanted, column in chosen if wanted]
 
 
+DEFAULTS = "at defaults"
+
+
+class Kind(NamedTuple):
+    """Rows of a table of one kind, with what stands above them and their columns."""
+
+    caption: str
+    note: str
+    rows: Sequence[TableRow]
+    columns: Sequence[Column]
+
+
+def kinds(table: Table, place: Place = "pages") -> Iterator[Kind]:
+    """The rows of a table as they are shown: at defaults, tuned by budget, outdated."""
+    if table.main:
+        yield Kind(DEFAULTS, "", table.main, columns(table.main, place=place))
+    defaults = {row.method: row.mean for row in table.main if row.default}
+    for budget in sorted({row.budget for row in table.tuned}):
+        rows = [row for row in table.tuned if row.budget == budget]
+        on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
+        by = sorted({row.tuning.score for row in rows if row.tuning})
+        note = (
+            f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
+            f" {', '.join(map(str, on))}; ranked among themselves."
+        )
+        yield Kind(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
+    if table.outdated:
+        yield Kind("outdated", "", table.outdated, STALE)
+
+
 def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> list[str]:
     """A table of rows; methods lead to their result files."""
 
@@ -255,32 +296,11 @@ def section(table: Table, results: str) -> list[str]:
     lines = [f"## {titled(table.title)}", "", about]
     if table.command:
         lines += ["", f"    {table.command}"]
-    if table.main:
-        lines += ["", *filled(table.main, columns(table.main), results)]
-    defaults = {row.method: row.mean for row in table.main if row.default}
-    for budget in sorted({row.budget for row in table.tuned}):
-        rows = [row for row in table.tuned if row.budget == budget]
-        lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
-        lines += filled(rows, columns(rows, defaults), results)
-    if table.outdated:
-        stale: list[Column] = [
-            METHOD,
-            ("accuracy", False, lambda row: mean_std(row.accuracies)),
-            ("seeds", True, seeds),
-            ("package", True, packages),
-            ("outdated", True, lambda row: row.outdated),
-        ]
-        lines += ["", "### Outdated", "", *filled(table.outdated, stale, results)]
+    for part in kinds(table):
+        heading = f"### {part.caption.capitalize()}"
+        lines += ["", heading] if part.caption != DEFAULTS else []
+        lines += ["", escaped(part.note)] if part.note else []
+        lines += ["", *filled(part.rows, part.columns, results)]
     for reason in sorted({reason for _, reason in table.undefined}):
         lines += ["", f"Not defined here: {escaped(reason)}."]
     return lines
-
-
-def _searched(rows: Sequence[TableRow], budget: int) -> str:
-    """How the parameters of tuned rows were found."""
-    on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
-    by = sorted({row.tuning.score for row in rows if row.tuning})
-    return (
-        f"The best of {budget} sets of parameters each, by {', '.join(map(escaped, by))} on seeds"
-        f" {', '.join(map(str, on))}; ranked among themselves."
-    )
