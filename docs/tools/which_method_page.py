@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flbench.leaderboard.markdown import anchor
+from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow, tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
+BASELINES = [("`fedavg`", False), ("`local-only`", False)]
 NEWCOMERS = "unseen_accuracy"
 """The metric of clients that join after the last round."""
 LEAST = 8
@@ -115,14 +116,10 @@ def baseline(table: Table, name: str) -> TableRow | None:
 
 def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
-    lines = [
-        "## By how clients differ",
-        "",
-        *LEFT_OUT.split("\n"),
-        "| your clients | suite | clients | rounds | methods | best"
-        " | cannot be told apart from it | `fedavg` | `local-only` |",
-        "|---|---|---:|---:|---:|---|---|---:|---:|",
-    ]
+    headings = [("your clients", True), ("suite", True)]
+    headings += [(name, False) for name in ("clients", "rounds", "methods")]
+    headings += [("best", True), ("cannot be told apart from it", True), *BASELINES]
+    lines = []
     for table in found:
         rows = methods(table)
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
@@ -137,43 +134,36 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             peers(rows),
             *("-" if row is None else f"{row.mean:.3f}" for row in others),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return ["## By how clients differ", "", *LEFT_OUT.split("\n"), *grid(headings, lines)]
 
 
 def by_bytes(found: Sequence[Table]) -> list[str]:
     """Markdown: the best method for what clients may send and receive, over that of fedavg."""
-    lines = [
-        "## By what clients may send and receive",
-        "",
-        "The best method that moves at most so many times the megabytes of `fedavg`.",
-        "",
-        "| suite | MB of `fedavg` | half | as much | five times | any |",
-        "|---|---:|---|---|---|---|",
-    ]
+    headings = [("suite", True), ("MB of `fedavg`", False)]
+    headings += [(name, True) for name in ("half", "as much", "five times", "any")]
+    lines = []
     for table in found:
         fedavg, rows = baseline(table, "fedavg"), methods(table)
         if fedavg is None:
             continue
         budgets = [0.5, 1.0, 5.0, float("inf")]
         cells = [shown(within(rows, times * size(fedavg))) for times in budgets]
-        lines.append(
-            f"| `{table.suite}` on `{table.dataset}` | {size(fedavg):.2f} | {' | '.join(cells)} |"
-        )
-    return lines
+        lines.append([f"`{table.suite}` on `{table.dataset}`", f"{size(fedavg):.2f}", *cells])
+    return [
+        "## By what clients may send and receive",
+        "",
+        "The best method that moves at most so many times the megabytes of `fedavg`.",
+        "",
+        *grid(headings, lines),
+    ]
 
 
 def by_newcomers(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods for clients that join after the last round."""
-    lines = [
-        "## If clients join later",
-        "",
-        "Mean accuracy of clients that joined after the last round: with what the method gives",
-        "them then, and after some local epochs of their own.",
-        "",
-        "| suite | at once | `fedavg` | `local-only` | local epochs | after these |",
-        "|---|---|---:|---:|---:|---|",
-    ]
+    headings = [("suite", True), ("at once", True), *BASELINES]
+    headings += [("local epochs", False), ("after these", True)]
+    lines = []
     late = [table for table in found if table.joins_late]
     for table in late:
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
@@ -185,8 +175,15 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
             str(table.settings["unseen_epochs"]),
             ranked(table, f"{NEWCOMERS}_tuned"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines if late else []
+        lines.append(cells)
+    text = [
+        "## If clients join later",
+        "",
+        "Mean accuracy of clients that joined after the last round: with what the method gives",
+        "them then, and after some local epochs of their own.",
+        "",
+    ]
+    return [*text, *grid(headings, lines)] if late else []
 
 
 def ranked(table: Table, metric: str) -> str:
@@ -198,15 +195,8 @@ def ranked(table: Table, metric: str) -> str:
 
 def by_purpose(found: Sequence[Table]) -> list[str]:
     """Markdown: the five best rows of the suites that have a purpose of their own."""
-    lines = [
-        "## Other constraints",
-        "",
-        "The five best rows, with their settings and with methods that go together (`a+b`); of",
-        "seconds (simulated) the least, among rows of which every seed got there.",
-        "",
-        "| constraint | suite | the best first | `fedavg` | `local-only` |",
-        "|---|---|---|---:|---:|",
-    ]
+    headings = [("constraint", True), ("suite", True), ("the best first", True), *BASELINES]
+    lines = []
     for table in found:
         if table.suite not in PURPOSES:
             continue
@@ -225,9 +215,15 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
             f"{row.mean_of(column):.{digits}f}" if row and row.column(column) else "-"
             for row in (baseline(table, name) for name in ("fedavg", "local-only"))
         ]
-        cells = [wanted, f"`{table.suite}` on `{table.dataset}`", best, *others]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append([wanted, f"`{table.suite}` on `{table.dataset}`", best, *others])
+    return [
+        "## Other constraints",
+        "",
+        "The five best rows, with their settings and with methods that go together (`a+b`); of",
+        "seconds (simulated) the least, among rows of which every seed got there.",
+        "",
+        *grid(headings, lines),
+    ]
 
 
 def count_of(found: Sequence[Table]) -> int:
