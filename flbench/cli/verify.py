@@ -112,18 +112,14 @@ def verify(
         lot = partial(draw, count=sample, seed=seed or 0, methods=methods)
         lot = partial(lot, most_seconds=most_seconds, rounds=rounds)
         paths = _drawn(folder, log, lot, rounds, data_root)
+        _refuse_part(paths, rounds, write)
         many(paths, [log], folder, partial(first_rounds, most=rounds), again=True)
         return
     for name, value in (("methods", methods), ("seed", seed), ("most-seconds", most_seconds)):
         if value is not None:
             raise UserError(f"--{name}: expected --sample N with it, which draws the files")
     paths = some_result_files(files)
-    if write and rounds is not None:
-        played = [read_result(path) for path in paths]
-        if any(rounds != one.suite["rounds"] for one in played):
-            raise UserError(
-                "--write calls a file reproduced, which takes all its rounds: drop --rounds"
-            )
+    _refuse_part(paths, rounds, write)
     if len(paths) > 1 or log is not None:
         wanted = partial(rounds_to_play, wanted=rounds)
         many(paths, [] if log is None else [log], None, wanted)
@@ -141,6 +137,21 @@ def verify(
         if read_result(path) != result:
             raise UserError(f"{path}: it was changed while it was played: it stays as it is")
         tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
+
+
+def _refuse_part(paths: Iterable[Path], rounds: int | None, write: bool) -> None:
+    """Refuse to call files reproduced of which a part is played.
+
+    Raises:
+        UserError: one has other rounds than are asked for.
+    """
+    from flbench.results.files import read_result
+
+    part = (rounds != read_result(path).suite["rounds"] for path in paths)
+    if write and rounds is not None and any(part):
+        raise UserError(
+            "--write calls a file reproduced, which takes all its rounds: drop --rounds"
+        )
 
 
 def _folder_and_log(files: Sequence[Path], log: Path | None) -> tuple[Path, Path]:

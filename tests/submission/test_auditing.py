@@ -17,13 +17,21 @@ from toy import Typed, player, toy_dataset
 import flbench
 from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
+from flbench.leaderboard.audited import installed_source
 from flbench.results.audits import Audit, append_audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.training import Training
 from flbench.submission import auditing, replay_folder
-from flbench.submission.auditing import at_hand, draw, expected_seconds
+from flbench.submission.auditing import (
+    Task,
+    Verdict,
+    at_hand,
+    audit_of,
+    draw,
+    expected_seconds,
+)
 from flbench.submission.consistency import recount
 from flbench.submission.replay_folder import own_audits, own_log
 from flbench.submission.verification import NotTheSameRun, Replay, first_rounds
@@ -525,11 +533,20 @@ def test_what_is_left_out_is_counted(
     assert out.startswith("1 of 3 result files; 1 lack their data or device here; they took ")
 
 
+def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: Result) -> None:
+    suite = {**result.suite, "model": {"name": "fedopt-cnn"}}
+    verdict = Verdict(Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0)
+    line = audit_of(verdict, Task(Path("f"), "f", 3, 0.01, Path()))
+    assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
+
+
+@pytest.mark.usefixtures("data")
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (["--methods", "2"], "--sample N"), (["--seed", "0"], "--sample N"),
         (["--most-seconds", "9"], "--sample N"), (["--sample", "1", "--methods", "2"], "--methods"),
+        (["--sample", "1", "--write", "--rounds", "1"], "drop --rounds"),
         (["R", "--sample", "1"], "2 paths"), (["R/1/seed-0.json", "--sample", "1"], "2 paths"),
     ],
 )  # fmt: skip
