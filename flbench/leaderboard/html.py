@@ -16,9 +16,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from flbench.leaderboard.across import Part, parts_of
+from flbench.leaderboard.across import PageTable, parts_of
 from flbench.leaderboard.grouping import cells_of
-from flbench.leaderboard.markdown import Kind, kinds, settings_text
+from flbench.leaderboard.markdown import ShownRows, rows_shown, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.row_details import AUDITS, RUNS, details
 from flbench.leaderboard.table import Table, TableRow
@@ -161,7 +161,7 @@ def _closed(one: Section) -> str:
 
 def _section(table: Table, results: str, audits: Audits) -> Section:
     """A suite on a data set: a table of rows at defaults, one of tuned and of outdated rows."""
-    grids = [_grid(part, results, audits) for part in kinds(table, "html")]
+    grids = [_grid(part, results, audits) for part in rows_shown(table, "html")]
     best = next((row for row in table.compared if row.rank is not None), None)
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
     count += f", {table.settings['rounds']} rounds{', newcomers' if table.joins_late else ''}"
@@ -180,7 +180,7 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     )
 
 
-def _grid(part: Kind, results: str, audits: Audits) -> dict[str, Any]:
+def _grid(part: ShownRows, results: str, audits: Audits) -> dict[str, Any]:
     """Rows of one kind, with what each opens to."""
     columns, lines = cells_of(part.rows, part.columns)
     headings = [heading for heading, _ in columns]
@@ -229,7 +229,7 @@ def _names(sections: Sequence[Section]) -> dict[str, Any]:
     return {"names": names, "rows": coded}
 
 
-def _parts(parts: Sequence[Part]) -> list[Section]:
+def _parts(parts: Sequence[PageTable]) -> list[Section]:
     """What compares methods across tables; filters do not change it."""
     found: list[Section] = []
     for part in parts:

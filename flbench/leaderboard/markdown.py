@@ -23,7 +23,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, Place
+from flbench.metrics import HEADLINE, Family, TablePlace
 from flbench.suite import training_clients
 
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
@@ -156,7 +156,7 @@ STALE: Sequence[Column] = (
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
-    place: Place = "pages",
+    place: TablePlace = "pages",
 ) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
@@ -217,7 +217,7 @@ def columns(
 DEFAULTS = "at defaults"
 
 
-class Kind(NamedTuple):
+class ShownRows(NamedTuple):
     """Rows of a table of one kind, with what stands above them and their columns."""
 
     caption: str
@@ -226,10 +226,10 @@ class Kind(NamedTuple):
     columns: Sequence[Column]
 
 
-def kinds(table: Table, place: Place = "pages") -> Iterator[Kind]:
+def rows_shown(table: Table, place: TablePlace = "pages") -> Iterator[ShownRows]:
     """The rows of a table as they are shown: at defaults, tuned by budget, outdated."""
     if table.main:
-        yield Kind(DEFAULTS, "", table.main, columns(table.main, place=place))
+        yield ShownRows(DEFAULTS, "", table.main, columns(table.main, place=place))
     defaults = {row.method: row.mean for row in table.main if row.default}
     for budget in sorted({row.budget for row in table.tuned}):
         rows = [row for row in table.tuned if row.budget == budget]
@@ -239,9 +239,9 @@ def kinds(table: Table, place: Place = "pages") -> Iterator[Kind]:
             f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
             f" {', '.join(map(str, on))}; ranked among themselves."
         )
-        yield Kind(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
+        yield ShownRows(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
     if table.outdated:
-        yield Kind("outdated", "", table.outdated, STALE)
+        yield ShownRows("outdated", "", table.outdated, STALE)
 
 
 def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> list[str]:
@@ -296,7 +296,7 @@ def section(table: Table, results: str) -> list[str]:
     lines = [f"## {titled(table.title)}", "", about]
     if table.command:
         lines += ["", f"    {table.command}"]
-    for part in kinds(table):
+    for part in rows_shown(table):
         heading = f"### {part.caption.capitalize()}"
         lines += ["", heading] if part.caption != DEFAULTS else []
         lines += ["", escaped(part.note)] if part.note else []
