@@ -25,8 +25,8 @@ from flbench.run.core_digest import UNKNOWN
 from flbench.run.scheduling import Training
 from flbench.submission import auditing, replay_folder
 from flbench.submission.auditing import (
+    FileVerdict,
     Task,
-    Verdict,
     at_hand,
     audit_of,
     draw,
@@ -535,7 +535,9 @@ def test_what_is_left_out_is_counted(
 
 def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: Result) -> None:
     suite = {**result.suite, "model": {"name": "fedopt-cnn"}}
-    verdict = Verdict(Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0)
+    verdict = FileVerdict(
+        Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0
+    )
     line = audit_of(verdict, Task(Path("f"), "f", 3, 0.01, Path()))
     assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
 
