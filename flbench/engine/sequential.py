@@ -476,7 +476,7 @@ def stack_upload(
 
     return Upload(
         ids=stage.clients,
-        params=start.params.new_empty(0),
+        params=torch.empty(acting, candidates, 0),  # they are elsewhere
         active=start.active,
         rows=start.rows,
         samples=torch.tensor(used, dtype=torch.int64),

@@ -110,7 +110,7 @@ def evaluate_judged(
     clients = len(held_out.splits["test"])
     if len(judged) == clients:
         return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
-    some = only(personal, judged)
+    some = personal.select(judged)
     found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
 
     def spread(values: list[T], empty: T) -> list[T]:
@@ -128,19 +128,6 @@ def evaluate_judged(
             label: ClientValues(spread(list(one.values), None), one.higher_is_better)
             for label, one in found.client_metrics.items()
         },
-    )
-
-
-def only(personal: Personal, places: Tensor) -> Personal:
-    """What a client is tested with, of some of the clients: those at `places`, shape (n,)."""
-    stage = personal.adaptation
-    return replace(
-        personal,
-        row=None if personal.row is None else personal.row[places],
-        params=None if personal.params is None else take(personal.params, places),
-        adaptation=stage and stage.select(places),
-        extras={name: tensor[places] for name, tensor in personal.extras.items()},
-        others={name: only(other, places) for name, other in personal.others.items()},
     )
 
 

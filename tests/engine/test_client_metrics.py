@@ -40,7 +40,6 @@ from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.federation.pooled import Pooled
 from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
-from flbench.run.evaluation import only
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import Component, load_suite, metric_of
@@ -753,7 +752,7 @@ def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
     personal = fl.Personal(
         row=torch.tensor([4, 5, 6]), adaptation=stage, extras={"a": torch.tensor([1, 2, 3])}
     )
-    chosen = only(personal, torch.tensor([0, 2]))
+    chosen = personal.select(torch.tensor([0, 2]))
     assert chosen.row is not None
     assert chosen.adaptation is not None
     found = chosen.row.tolist(), chosen.adaptation.clients.tolist(), chosen.extras["a"].tolist()

@@ -38,7 +38,7 @@ from flbench.cli.main import app
 from flbench.core.client import LocalWork
 from flbench.core.model_bank import RowStore
 from flbench.core.state import Dispatched
-from flbench.engine.distributed import DistributedExecutor, gathered, select_clients
+from flbench.engine.distributed import DistributedExecutor, gathered
 from flbench.engine.options import EngineOptions
 from flbench.engine.processes import process_group
 from flbench.engine.processes.fabric import join_process_group, open_fabric
@@ -254,7 +254,7 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
 def test_a_part_of_the_clients_has_the_same_candidates(play_toy: Play) -> None:
     start, _ = work_of(play_toy("fedavg", rounds=1).run.executor)
     start = replace(start, rows=torch.tensor([1, 0]))
-    part = select_clients(start, torch.tensor([4, 2]))
+    part = start.select(torch.tensor([4, 2]))
     assert part.rows is not None
     assert part.rows.tolist() == [1, 0], "rows belong to candidates, not to clients"
     assert torch.equal(part.params, start.params[[4, 2]])
