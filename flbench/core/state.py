@@ -513,7 +513,9 @@ class Personal(OfClients):
     row: Tensor | None = field(default=None, metadata=PER_CLIENT)
     params: Tensor | None = field(default=None, metadata=PER_CLIENT)
     adaptation: Stage | None = field(default=None, metadata=PER_CLIENT)
-    predictor: Callable[[ClientModule, Tensor], Tensor] | None = field(default=None, metadata=FOR_ALL)
+    predictor: Callable[[ClientModule, Tensor], Tensor] | None = field(
+        default=None, metadata=FOR_ALL
+    )
     transductive: bool = field(default=False, metadata=FOR_ALL)
     extras: Extras = field(default_factory=dict, metadata=PER_CLIENT)
     others: Mapping[str, Personal] = field(default_factory=dict, metadata=PER_CLIENT)

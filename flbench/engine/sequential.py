@@ -28,7 +28,7 @@ from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
-from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.model_evaluation import mean_loss
 from flbench.engine.optimizers import scaled_rate
 from flbench.engine.reusable_table import Tables
 from flbench.engine.workspace import Workspace

@@ -35,7 +35,7 @@ from flbench.client_metrics import classification, torchmetrics_classes
 from flbench.core.seeding import rng
 from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
-from flbench.engine.cross_evaluation import evaluate_model
+from flbench.engine.model_evaluation import Judging, evaluate_model
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.federation.pooled import Pooled
 from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
@@ -283,9 +283,9 @@ def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
     assert run.metrics is not None
     for client in range(CLIENTS):
         pooled = Pooled.of(run.held_out, "test", torch.tensor([client]))
-        stream = Stream(run.metrics, pooled.positions, pooled.lengths)
-        evaluate_model(space, played.personal[client], pooled, stream=stream)
-        for label, value in zip(run.metrics.labels, stream.values[0].tolist(), strict=True):
+        judging = Judging(metrics=run.metrics)
+        values = evaluate_model(space, played.personal[client], pooled, judging=judging).values[0]
+        for label, value in zip(run.metrics.labels, values.tolist(), strict=True):
             kept = found[label].values[client]
             assert kept == (None if math.isnan(value) else pytest.approx(value, abs=1e-6))
     top = found["top-k:k=1"]

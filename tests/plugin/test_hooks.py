@@ -681,7 +681,7 @@ def test_weights_that_are_read_of_some_uploads_are_read(play_toy: Play, few: Any
     @dataclass(frozen=True)
     class First:
         @hookimpl
-        def aggregate(self, state: State, upload: Upload) -> Models:
+        def aggregate(self, upload: Upload) -> Models:
             some = few(upload)
             mean = (some.client_weights[:, None] * some.selected()).sum(dim=0)
             return Models((mean / some.client_weights.sum()).float()[None])
