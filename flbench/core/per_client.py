@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -76,7 +75,6 @@ def all_marked(kind: type[T]) -> type[T]:
     return kind
 
 
-@cache
 def _marks(kind: Any) -> dict[str, int | None]:  # noqa: ANN401 - a dataclass
     """Fields -> how many dimensions a tensor with entries per client has at least; None = any.
 

@@ -235,12 +235,14 @@ def _evaluate_split(
     values = torch.zeros(len(clients), metrics, dtype=torch.float64)
 
     def evaluate_own_share() -> None:
+        found: dict[int, Judged] = {}
         for together in one.passes(ranks):
-            for number, found in one.evaluated(together).items():
-                places = one.models[number][1]
-                table[places] = found.sums.cpu()
-                calibration[number] = found.calibration
-                values[places] = found.values
+            found |= one.evaluated(together)
+        if found:
+            places = torch.cat([one.models[number][1] for number in found])
+            table[places] = torch.cat([each.sums for each in found.values()]).cpu()
+            calibration[list(found)] = torch.stack([each.calibration for each in found.values()])
+            values[places] = torch.cat([each.values for each in found.values()])
 
     ranks.attempt(evaluate_own_share)
     tables = ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)

@@ -279,8 +279,8 @@ def on_their_own_samples(
     sums = sums_of(measured, pooled).cpu().split([len(pool.lengths) for pool in lanes.pools])
     parts = logits.split([len(pool.y) for pool in lanes.pools])
     return [
-        Judged(*one, _values(judging, pool, part))
-        for *one, pool, part in zip(sums, calibration, lanes.pools, parts, strict=True)
+        Judged(table, sure, _values(judging, pool, part))
+        for table, sure, pool, part in zip(sums, calibration, lanes.pools, parts, strict=True)
     ]
 
 
