@@ -16,7 +16,7 @@ from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.processes.process_group import ProcessGroup, assign
-from flbench.engine.sequential import Kind, Sequential, common_extras, stack_kept
+from flbench.engine.sequential import Sequential, ShapeAndType, common_extras, stack_kept
 
 
 class DistributedExecutor(Sequential):
@@ -79,7 +79,7 @@ class DistributedExecutor(Sequential):
         )
 
 
-def small_fields(upload: Upload) -> tuple[Upload, dict[str, Kind], Extras]:
+def small_fields(upload: Upload) -> tuple[Upload, dict[str, ShapeAndType], Extras]:
     """What is small of an upload without its models, the types of its extras, and what is kept."""
     types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
     kept = {name: table.cpu() for name, table in upload.kept.items()}
@@ -92,7 +92,7 @@ def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int)
     Raises:
         PluginError: they keep different names or types; see `stack_kept`.
     """
-    types: list[dict[str, Kind]] = [
+    types: list[dict[str, ShapeAndType]] = [
         {name: ((), table.dtype) for name, table in kept.items()} for kept in tables
     ]
     common_extras(types, stage, round_, "keep")
