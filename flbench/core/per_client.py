@@ -60,7 +60,7 @@ class OfClients:
         """
         changes = {
             name: _joined(f"{cls.__name__}.{name}", [vars(one)[name] for one in parts], least)
-            for name, least in _marks(cls).items()
+            for name, least in _marks(type(parts[0])).items()
         }
         return replace(parts[0], **changes)  # type: ignore[type-var] # likewise
 
