@@ -51,18 +51,8 @@ class OfClients:
         }
         return replace(self, **changes)  # type: ignore[type-var] # a dataclass, says `_marks`
 
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """The clients of one part after those of the other, which are of one run.
 
-        Raises:
-            ValueError: the parts differ in what holds for all clients.
-        """
-        changes = {
-            name: _joined(f"{cls.__name__}.{name}", [vars(one)[name] for one in parts], least)
-            for name, least in _marks(type(parts[0])).items()
-        }
-        return replace(parts[0], **changes)  # type: ignore[type-var] # likewise
+Of = TypeVar("Of", bound=OfClients)
 
 
 def all_marked(kind: type[T]) -> type[T]:
@@ -110,6 +100,20 @@ def entries(value: Any, positions: Tensor, least: int = 1) -> Any:  # noqa: ANN4
     return value
 
 
+def joined(parts: Sequence[Of]) -> Of:
+    """The clients of one part after those of the other, in a type that selects.
+
+    Raises:
+        ValueError: the parts differ in what holds for all clients.
+    """
+    kind = type(parts[0])
+    changes = {
+        name: _joined(f"{kind.__name__}.{name}", [vars(one)[name] for one in parts], least)
+        for name, least in _marks(kind).items()
+    }
+    return replace(parts[0], **changes)  # type: ignore[type-var] # a dataclass, says `_marks`
+
+
 def rows_at(table: Tensor, positions: Tensor) -> Tensor:
     """Rows of a table, shape (k, ...); of a bank a bank; one row that is repeated is not copied."""
     if isinstance(table, ModelBank):
@@ -124,7 +128,7 @@ def _joined(where: str, values: list[Any], least: int | None) -> Any:  # noqa: A
     if least is not None:
         match first:
             case OfClients():
-                return type(first).joined(values)
+                return joined(values)
             case Tensor() if first.ndim >= least and all(isinstance(v, Tensor) for v in values):
                 return torch.cat(values)
             case Mapping() if all(one.keys() == first.keys() for one in values):

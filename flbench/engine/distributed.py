@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.client import LocalWork
+from flbench.core.per_client import joined
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.processes.process_group import ProcessGroup, assign
@@ -71,7 +72,7 @@ class DistributedExecutor(Sequential):
             own_extra = upload.extras.get(name, torch.empty(0, *shape, dtype=dtype))
             extras[name] = self.group.stack(own_extra, assigned).to(device)
         return replace(
-            Upload.joined([small for small, *_ in busy or everyone]).select(order),
+            joined([small for small, *_ in busy or everyone]).select(order),
             active=start.active,
             params=params.to(device),
             extras=extras,

@@ -16,7 +16,15 @@ from flbench import Personal, Stage, Start, Upload
 from flbench.core import state
 from flbench.core.knowledge import noting
 from flbench.core.model_bank import ModelBank, RowStore
-from flbench.core.per_client import FOR_ALL, MASKS, PER_CLIENT, OfClients, all_marked, entries
+from flbench.core.per_client import (
+    FOR_ALL,
+    MASKS,
+    PER_CLIENT,
+    OfClients,
+    all_marked,
+    entries,
+    joined,
+)
 from flbench.core.state import Dispatched, Scores
 from flbench.plugin import hooks
 
@@ -86,7 +94,7 @@ def test_what_is_parted_is_joined_again(kind: Any) -> None:
     for first in PLACES:
         for second in PLACES:
             parts = [parted(whole, places) for places in (first, second)]
-            assert same(kind.joined(parts), parted(whole, [*first, *second]))
+            assert same(joined(parts), parted(whole, [*first, *second]))
             order = torch.tensor(second, dtype=torch.int64).argsort(stable=True)
             assert same(parts[1].select(order), parted(whole, sorted(second)))
 
@@ -120,7 +128,7 @@ def test_a_new_field_is_selected_and_joined_by_its_mark(kind: Any) -> None:
     assert few.new_table.tolist() == [2, 0]
     assert few.new_tables["a"].tolist() == [12, 10]
     assert few.new_list == ["z", "x"]
-    both = new.joined([few, parted(whole, [1])])
+    both = joined([few, parted(whole, [1])])
     assert both.new_table.tolist() == [2, 0, 1]
     assert both.new_tables["a"].tolist() == [12, 10, 11]
     assert both.new_list == ["z", "x", "y"]
@@ -184,15 +192,15 @@ def test_a_selection_reads_nothing_of_clients() -> None:
 def test_parts_that_differ_in_what_holds_for_all_are_not_joined() -> None:
     parts = [Stage("train", torch.tensor([i]), 1 + i) for i in range(2)]
     with pytest.raises(ValueError, match=r"Stage\.epochs: expected one value .* \[1, 2\]"):
-        Stage.joined(parts)
+        joined(parts)
     sent = [Start(extras={name: torch.zeros(1)}) for name in "ab"]
     with pytest.raises(ValueError, match=r"Start\.extras"):
-        Start.joined(sent)
+        joined(sent)
     some = [Start(params=torch.zeros(1, 1, 2)), Start()]
     with pytest.raises(ValueError, match=r"Start\.params"):
-        Start.joined(some)
+        joined(some)
     alike = [Stage("train", torch.tensor([i]), 1) for i in range(2)]
-    assert Stage.joined(pickle.loads(pickle.dumps(alike))).clients.tolist() == [0, 1]
+    assert joined(pickle.loads(pickle.dumps(alike))).clients.tolist() == [0, 1]
 
 
 def test_an_example_with_a_mask_of_ones_own() -> None:
