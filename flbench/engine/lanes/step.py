@@ -33,7 +33,8 @@ from flbench.engine.lanes.convolution import LaneConvolutions
 from flbench.engine.lanes.group import Sizes
 from flbench.engine.lanes.sharing import LaneCounts, call_for_runs
 from flbench.engine.local_trainer import loss_of
-from flbench.engine.recording.cuda_graphs import Program, with_graphs
+from flbench.engine.recording.cuda_graphs import Program, with_graphs, without_graphs
+from flbench.engine.recording.in_place import InPlaceCalls
 from flbench.engine.recording.program import (
     FEWER,
     USES,
@@ -73,6 +74,7 @@ class Programs:
         changes: how often the answer was another one.
         fills: whether batches of a module may be filled up, by its number.
         numbered: whether the step of a module may depend on its number in the epoch, likewise.
+        phases: phases of these steps in one call (`lanes.phase`).
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class Programs:
     changes: int = 0
     fills: dict[int, bool] = field(default_factory=dict)
     numbered: dict[int, bool] = field(default_factory=dict)
+    phases: InPlaceCalls = field(default_factory=InPlaceCalls)
 
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
@@ -94,6 +97,7 @@ class Programs:
         self.attributes.clear()
         self.fills.clear()
         self.numbered.clear()
+        self.phases = InPlaceCalls()
 
 
 class OtherStep(Exception):
@@ -109,6 +113,7 @@ class LaneStep:
     Attributes:
         reads_index: whether it gets the positions of samples (`Batch.index`), which a plain loss
             does not look at.
+        has_graphs: whether a recorded step may be a graph; not while another graph is captured.
 
     Args:
         space: holds the module.
@@ -146,6 +151,7 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.reads_index = not self.has_plain_loss
+        self.has_graphs = True
         self.index: Any = 0
         self.take = space.trainer.training_step
         self.reached: set[str] = set()
@@ -262,6 +268,7 @@ class LaneStep:
         """
         program = self.programs.known.get(sizes) if self.is_recorded(sizes) else None
         if program is not None:
+            program = program if self.has_graphs else without_graphs(program)
             reached = self.programs.reached[sizes]
             if shares:
                 counts = self.programs.counts.setdefault(sizes, LaneCounts())
