@@ -112,7 +112,7 @@ def test_a_phase_in_one_call_ends_with_the_bytes_of_its_steps(
 def test_lanes_of_unequal_steps_make_them_one_by_one(
     play_toy: Play, played: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = {"dataset": toy_dataset(samples=99), "local": {"batch_size": 1}}
+    changes = {"partition": {"name": "dirichlet", "alpha": 0.5}}
     steps = last(play_toy, "fedavg", **changes)
     monkeypatch.setenv(phase.WANTED, "1")
     assert last(play_toy, "fedavg", **changes) == steps
