@@ -138,9 +138,10 @@ def cells(settings: Settings, folder: Path, find: Finder, only: Sequence[str]) -
     if "W1" in works:
         yield flbench("W1", "lanes, phases in one call", "vectorised", **{WANTED: "1"})
     if not only or "step" in only:
-        module = "flbench_benchmarks.speed.step_graph"
+        module, work = "flbench_benchmarks.speed.step_graph", settings.workload(Workload())
         for way in WAYS:
-            step = Program(way, [sys.executable, "-m", module, way, device])
+            command = [sys.executable, "-m", module, way, device, work.text()]
+            step = Program(way, command)
             yield Cell("20 steps of W1", way, partial(_same, step), 1)
     for peer in PEERS:
         for name, work in works.items():
@@ -208,7 +209,8 @@ def measure_cell(cell: Cell, rounds: int, limit: float) -> Row:
         try:
             ready = process.read_report(until - time.monotonic())
             row |= {"ready_s": round(time.perf_counter() - process.began, 1)}
-            row |= {name: ready[name] for name in ("lock", "bits") if name in ready}
+            row |= {"lock": "on" if ready["lock"] else "off"} if "lock" in ready else {}
+            row |= {"bits": ready["bits"]} if "bits" in ready else {}
             for number in range(cell.warm + rounds):
                 report = process.play_round(until - time.monotonic())
                 if number == 0:

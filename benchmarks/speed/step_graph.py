@@ -1,4 +1,4 @@
-"""One step of W1's ten lanes: `python -m flbench_benchmarks.speed.step_graph WAY DEVICE`.
+"""A step of W1's lanes: `python -m flbench_benchmarks.speed.step_graph WAY DEVICE WORK`.
 
 By the Python of `vmap(grad)` or by its recording (`engine/recording`), each called, or captured as
 a CUDA graph and replayed. If both graphs take equally long, the recording serves CPUs alone. A
@@ -33,7 +33,7 @@ def main() -> None:
     """Make steps until standard input is closed."""
     way, device = sys.argv[1], torch.device(sys.argv[2])
     torch.set_num_threads(1)
-    turns, work = Turns(), Workload()
+    turns, work = Turns(), Workload.read(sys.argv[3])
     turn_on(device)
     net = network(work).to(device)
     names = [name for name, _ in net.named_parameters()]
