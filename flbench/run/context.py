@@ -34,8 +34,7 @@ class RunServices:
     until then, `samples` are what the executor will hold.
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
-    `clock` measures wall time, without `elsewhere`: the seconds in which other runs were at work;
-    `simulated_clock` is that of the suite, or None.
+    `timed` measures wall time; `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
@@ -48,18 +47,17 @@ class RunServices:
     buffers: batchnorm.Policy = "global"
     own_buffers: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    elsewhere: float = 0.0
     notes: dict[str, Plain] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        """Add the block's wall time to a part, without what other runs took of it."""
-        began, elsewhere = time.perf_counter(), self.elsewhere
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the block's wall time to a part."""
+        began = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began - (self.elsewhere - elsewhere)
+            spent = time.perf_counter() - began
             self.seconds[part] = self.seconds.get(part, 0.0) + spent
 
     def warn(self, message: str) -> None:
@@ -173,7 +171,7 @@ class RunContext(Context):
         self.services.ledger.send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        scalars = batchnorm.complete(self.services.buffers, self.layout, models)
+        scalars = batchnorm.most_received(self.services.buffers, self.layout, models)
         self.services.ledger.send_models(clients, models, int(scalars.sum()))
 
     def sent(self, direction: Direction) -> frozenset[str]:

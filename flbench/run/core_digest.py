@@ -26,7 +26,7 @@ PARTS: Mapping[str, str] = {
     "instructions": "core.torchvision_compat engine.machine.allocator engine.machine.deterministic"
     " engine.machine.instructions engine.machine.portable engine.options engine.processes.fabric",
     "lanes": "engine.lanes.convolution engine.lanes.group engine.lanes.hooks engine.lanes.lanes"
-    " engine.lanes.optimizer engine.lanes.sharing engine.lanes.step engine.lanes.training"
+    " engine.lanes.optimizer engine.lanes.step engine.lanes.training"
     " engine.lanes.vectorised engine.recording.cuda_graphs engine.recording.functions"
     " engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
@@ -40,7 +40,7 @@ PARTS: Mapping[str, str] = {
     "processes": "engine.distributed engine.processes.process_group"
     " engine.processes.shared_samples",
     "random numbers": "core.seeding",
-    "rounds": "run.rounds run.runner run.setup run.training",
+    "rounds": "run.rounds run.runner run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
     "training": "core.client core.lightning_hooks core.local_training engine.batches"

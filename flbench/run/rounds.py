@@ -1,7 +1,6 @@
 """The orchestrator: the round loop of federated learning, with a hook at every decision.
 
-It draws the cohort of each round, lets it train, averages, and has every client evaluated. The loop
-is a generator: it yields each stage that is to be trained, and gets its upload (`training.py`).
+It draws the cohort of each round, lets it train, averages, and has every client evaluated.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
-from flbench.core.client import LocalWork
 from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
-from flbench.core.state import Dispatched, Personal, Stage, State, Upload
+from flbench.core.state import Personal, Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
@@ -35,13 +33,13 @@ from flbench.federation.federation import Newcomers, Samples, label_counts
 from flbench.federation.periods import Period, Periods
 from flbench.metrics import EPOCHS, measured
 from flbench.plugin.hooks import HookCaller
+from flbench.plugin.isolation import streams_kept
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.training import Running, Training, alone
 from flbench.suite import Suite
 
 FEW = 10_000
@@ -87,15 +85,10 @@ class Run:
         return self.origin.marks
 
 
-def run_rounds(run: Run, state: State, last: int | None = None) -> State:
-    """Run the rounds that are left, of this run alone; see `running_rounds`."""
-    return alone(running_rounds(run, state, last))
-
-
-def running_rounds(
+def run_rounds(
     run: Run, state: State, last: int | None = None, keeper: CheckpointWriter | None = None
-) -> Running[State]:
-    """The rounds that are left; the history and the ledger are in `run`.
+) -> State:
+    """Run the rounds that are left; the history and the ledger are in `run`.
 
     Args:
         last: stop after this round, which is the last one for the sinks; None = the suite's.
@@ -107,20 +100,20 @@ def running_rounds(
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             enter_period(run, state.round + 1)
-            with run.services.clock("total"):
-                state, losses = yield from running_round(run, state)
+            with run.services.timed("total"):
+                state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
-            with run.services.clock("total"), run.services.clock("checkpoint"):
+            with run.services.timed("total"), run.services.timed("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
             record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
 
 
-def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
-    """One round; ends with the new state and the training losses of its uploads."""
-    hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
+def run_round(run: Run, state: State) -> tuple[State, list[float]]:
+    """Run one round; return the new state and the training losses of its uploads."""
+    hooks, timed, policy = run.hooks, run.services.timed, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     logged: dict[str, tuple[float, int]] = {}
@@ -132,24 +125,27 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
         state = regroup(run, state, stage, "before", None, ctx)
-        with clock("dispatch"):
+        with timed("dispatch"):
             start = hooks.dispatch(state, stage, ctx)
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0], start.server_mask)
-            run.ledger.start(start, stage, complete)
+            most = batchnorm.most_received(
+                policy, ctx.layout, start.params[:, 0], start.server_mask
+            )
+            run.ledger.start(start, stage, most)
             work = hooks.local_work(state, stage, ctx)
-        with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
+        with timed("train"), hooks.reading("local training", ctx, state=state, start=start):
             crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
-            upload = yield from trained(run, start, stage, work, ctx.round)
+            with streams_kept():
+                upload = run.executor.fit(start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload, logged)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
             upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
-        with clock("encode"):
+        with timed("encode"):
             coders = hooks.encode(state, stage, upload, ctx)
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
@@ -172,23 +168,13 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
-            with clock("aggregate"):
+            with timed("aggregate"):
                 upload = hooks.weighted(state, stage, upload, ctx)
                 models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses
-
-
-def trained(
-    run: Run, start: Dispatched, stage: Stage, work: LocalWork, round_: int
-) -> Running[Upload]:
-    """A stage, as whoever runs the loop trains it: the run alone, or with others."""
-    training = Training(run.executor, start, stage, work, round_)
-    upload = yield training
-    run.services.elsewhere += training.elsewhere()
-    return upload
 
 
 def logged_by_clients(
@@ -215,11 +201,11 @@ def regroup(
     run: Run, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
 ) -> State:
     """Score, then cluster."""
-    with run.services.clock("score"):
+    with run.services.timed("score"):
         scores = run.hooks.score(state, stage, phase, upload, ctx)
         state = state.remember(scores.memory if scores else {})
         run.history.add_scores(ctx.round, scores)
-    with run.services.clock("cluster"):
+    with run.services.timed("cluster"):
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
 
@@ -261,7 +247,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     suite, ctx = run.suite, round_context(run, state.round)
     found: Evaluation | None = None
     if state.round % suite.eval_every == 0 or state.round == suite.rounds:
-        with run.services.clock("evaluate"):
+        with run.services.timed("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = batchnorm.before_evaluation(

@@ -105,9 +105,7 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(
-        run, resume=spec.resume, changed_source=spec.changed_source, together=spec.together
-    )
+    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -147,11 +145,11 @@ def build_executor(
 def build_store(spec: RunSpec, device: torch.device) -> RowStore:
     """Where the models of a run are.
 
-    Runs of one process share the memory; so do the processes of a machine, unless each has a GPU.
+    The processes of a machine share the memory, unless each has a GPU.
     """
     processes = spec.engine.devices if device.type == "cpu" else 1
     budget = spec.engine.bank_budget
-    return RowStore(budget, spec.path.parent, device, spec.together * processes)
+    return RowStore(budget, spec.path.parent, device, processes)
 
 
 def tell_of_few_samples(spec: RunSpec, space: Workspace, owned: Tensor) -> None:
@@ -406,9 +404,7 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(
-    run: Run, *, resume: bool = False, changed_source: bool = False, together: int = 1
-) -> State:
+def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
@@ -429,7 +425,7 @@ def first_state(
         for message in messages:
             run.services.say(message)
         return state
-    refuse_too_large(run, together)
+    refuse_too_large(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Plugin, Result
     from flbench.run.spec import RunSpec
-    from flbench.run.training import Running
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
@@ -196,7 +195,7 @@ def limits_of(result: Result, engine: EngineOptions) -> Mapping[str, str]:
     return SETTINGS if engine.portable else to_compute_as(there)
 
 
-def replaying(
+def replay(
     result: Result,
     rounds: int,
     root: Path,
@@ -204,25 +203,23 @@ def replaying(
     sink: object,
     *,
     executor: str | None = None,
-    together: int = 1,
-) -> Running[Replay]:
-    """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
+) -> Replay:
+    """Run the first rounds of a result's run again; see `again`. One that was stopped goes on.
 
     Args:
         say: prints a line.
         sink: listens to the run.
-        together: how many runs are played at once, this one among them.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.federation.loading import load_dataset
-    from flbench.run.runner import playing
+    from flbench.run.runner import play
     from flbench.run.setup import prepare
     from flbench.submission.replay_folder import cache, rounds_kept
 
     spec = again(result, root, cache(), say, executor)
-    spec = replace(spec, sinks=(("console", sink),), together=together)
+    spec = replace(spec, sinks=(("console", sink),))
     with rounds_kept(spec, result, rounds) as spec:
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
@@ -238,5 +235,5 @@ def replaying(
         if state.round:
             say(f"{spec.title}: goes on after round {state.round}, where it was stopped")
         earlier = run.history.seconds.get("total", 0.0)
-        came = yield from playing(spec, run, state, rounds, target=None)
+        came = play(spec, run, state, rounds, target=None)
         return Replay(came, earlier)

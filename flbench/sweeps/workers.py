@@ -1,10 +1,9 @@
 """Worker processes of this machine; each plays cells, one after the other.
 
 They are forked from a server that has imported the libraries (`engine/processes/fork_server.py`).
-A worker gets the requests of cells as text, as one of a Ray cluster does, and reports through a
-pipe what the console would show. Seeds of a method that share lanes are one task of a worker. A
-person's stop concerns the sweep alone: it asks the workers to stop with SIGTERM, and they keep the
-last whole round. A worker whose sweep has died ends at once.
+A worker gets the request of a cell as text, as one of a Ray cluster does, and reports through a
+pipe what the console would show. A person's stop concerns the sweep alone: it asks the workers to
+stop with SIGTERM, and they keep the last whole round. A worker whose sweep has died ends at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -36,11 +35,10 @@ from flbench.sweeps.launchers import (
     FAILED,
     RETRIES,
     Outcome,
-    Running,
+    OutcomeGenerator,
     raise_lost_interruptions,
     run_locally,
-    run_requests,
-    seeds_together,
+    run_request,
     sources_of,
     stoppable,
 )
@@ -66,7 +64,7 @@ def prepare_workers(workers: int | None) -> None:
 
 def run_in_workers(
     cells: Sequence[Cell], progress: SweepProgress, workers: int | None = None
-) -> Running:
+) -> OutcomeGenerator:
     """Run cells in worker processes, or in this one if there would be only one worker.
 
     Args:
@@ -117,12 +115,12 @@ def as_many_as_fit(most: int, peak: int, tell: Callable[[str], None]) -> int:
 
 @dataclass(eq=False)
 class Worker:
-    """A worker as the sweep sees it; `cells` are those that it runs, by their numbers."""
+    """A worker as the sweep sees it; `cell` is the one that it runs."""
 
     process: Process
     pipe: Connection
     bar: RunBar
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cell: Cell | None = None
 
     def message(self) -> tuple[str, Any]:
         """What it reports next; see `message`."""
@@ -153,7 +151,7 @@ class Crew:
     """The workers of a sweep, and the cells that wait.
 
     Attributes:
-        waiting: cells that run together, the next ones first.
+        waiting: cells, the next ones first.
         budget: bytes that all workers may have for models, where nothing else is asked.
 
     Args:
@@ -165,7 +163,7 @@ class Crew:
     def __init__(
         self, cells: Sequence[Cell], progress: SweepProgress, most: int, *, measured: bool
     ) -> None:
-        self.waiting = deque(seeds_together(cells, most))
+        self.waiting = deque(cells)
         self.progress, self.most = progress, most
         self.budget = half_of_free()
         self.workers: list[Worker] = []
@@ -173,11 +171,11 @@ class Crew:
         self.measured = measured
         self.deaths: Counter[Cell] = Counter()
 
-    def run(self) -> Running:
-        """Run the cells; those whose worker dies go on, each by itself, RETRIES times."""
+    def run(self) -> OutcomeGenerator:
+        """Run the cells; those whose worker dies go on in another one, RETRIES times."""
         with stoppable():
             try:
-                while self.waiting or any(one.cells for one in self.workers):
+                while self.waiting or any(one.cell for one in self.workers):
                     self.occupy()
                     pipes = {one.pipe: one for one in self.workers}
                     for pipe in connection.wait(list(pipes)):
@@ -188,15 +186,13 @@ class Crew:
     def occupy(self) -> None:
         """Give waiting cells to idle workers; start workers while there are fewer than wanted."""
         while self.waiting:
-            idle = [one for one in self.workers if not one.cells]
+            idle = [one for one in self.workers if one.cell is None]
             if not idle and len(self.workers) >= self.wanted:
                 return
             worker = idle[0] if idle else self.started()
-            cells = self.waiting.popleft()
-            worker.cells = dict(enumerate(cells))
-            requests = [self.request_of(cell) for cell in cells]
+            worker.cell = cell = self.waiting.popleft()
             with suppress(ConnectionError):  # it has died, which is its next message
-                worker.pipe.send((requests, sources_of(cells[0].spec)))
+                worker.pipe.send((self.request_of(cell), sources_of(cell.spec)))
 
     def started(self) -> Worker:
         """A new worker."""
@@ -214,7 +210,7 @@ class Crew:
         return replace(cell.request, engine=engine).to_json()
 
     def heard(self, worker: Worker) -> Iterator[tuple[Cell, Outcome]]:
-        """Act on the next message of a worker; gives the outcomes of cells if there are any."""
+        """Act on the next message of a worker; gives the outcome of its cell if there is one."""
         kind, what = worker.message()
         if kind == "peak":
             self.settle(what)
@@ -230,11 +226,10 @@ class Crew:
             worker.bar.close()
             yield from self.lost(worker, what)
         else:  # "outcome"
-            number, outcome = what
-            cell = worker.cells.pop(number)
-            if not worker.cells:
-                worker.bar.close()
-            yield cell, outcome
+            worker.bar.close()
+            cell, worker.cell = worker.cell, None
+            assert cell is not None, "it runs one"
+            yield cell, what
 
     def settle(self, peak: int) -> None:
         """Decide how many workers there are, by the peak memory of the first in its first round."""
@@ -243,30 +238,29 @@ class Crew:
             self.wanted = as_many_as_fit(self.most, peak, self.progress.tell)
 
     def lost(self, worker: Worker, code: int) -> Iterator[tuple[Cell, Outcome]]:
-        """A worker has died: its cells go on in others, each by itself, or fail.
+        """A worker has died: its cell goes on in another one, or fails.
 
         SIGKILL is what the system sends if memory is not there: the next worker is one fewer.
         """
         self.workers.remove(worker)
         if code == -signal.SIGKILL:
             self.wanted = max(1, self.wanted - 1)
-        how = how_it_died(code)
-        left: list[list[Cell]] = []
-        for cell in worker.cells.values():
-            self.deaths[cell] += 1
-            if self.deaths[cell] > RETRIES:
-                why = f"its worker died ({how}), the last of {self.deaths[cell]}"
-                yield cell, Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
-                continue
-            self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
-            left.append([cell])
-        self.waiting.extendleft(reversed(left))
+        cell, how = worker.cell, how_it_died(code)
+        if cell is None:
+            return
+        self.deaths[cell] += 1
+        if self.deaths[cell] > RETRIES:
+            why = f"its worker died ({how}), the last of {self.deaths[cell]}"
+            yield cell, Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
+            return
+        self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
+        self.waiting.appendleft(cell)
 
     def dismiss(self) -> None:
         """End all workers; those that run a cell keep its last whole round. May be interrupted."""
         try:
             for one in self.workers:
-                if one.cells:
+                if one.cell is not None:
                     one.process.terminate()
                 one.pipe.close()
             for one in self.workers:
@@ -288,9 +282,8 @@ def serve(pipe: Connection) -> None:
         signal.signal(signal.SIGTERM, _stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         while True:
-            requests, sources = pipe.recv()
-            for numbered in run_requests(requests, sources, reporter):
-                reporter.send("outcome", numbered)
+            request, sources = pipe.recv()
+            reporter.send("outcome", run_request(request, sources, reporter))
     except (EOFError, ConnectionError, KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -300,10 +293,10 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def reporting(pipe: Connection) -> Reporter:
+def reporting(pipe: Connection) -> WorkerConsole:
     """Report all that this process prints, from now on; it ends when its parent has ended."""
     Thread(target=_end_with_parent, daemon=True).start()
-    reporter = Reporter(pipe)
+    reporter = WorkerConsole(pipe)
     sys.stdout = sys.stderr = reporter.lines
     return reporter
 
@@ -316,7 +309,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class Reporter(Console):
+class WorkerConsole(Console):
     """The console of a worker: what it should show goes to the sweep."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -367,7 +360,7 @@ class Reporter(Console):
 class Lines(io.TextIOBase):
     """Standard output and error of a worker: the sweep prints its lines."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: WorkerConsole) -> None:
         self._reporter, self._rest = reporter, ""
 
     def write(self, text: str) -> int:

@@ -22,9 +22,8 @@ from flbench.engine import cross_evaluation
 from flbench.engine.batches import orders
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
-from flbench.run.rounds import cohort, running_round
+from flbench.run.rounds import cohort, run_round
 from flbench.run.setup import prepare
-from flbench.run.training import alone
 from flbench_benchmarks.speed import __main__ as command
 from flbench_benchmarks.speed import (
     everybody,
@@ -105,7 +104,7 @@ def test_the_floor_does_what_flbench_does(work: Workload, tmp_path: Path) -> Non
         for name, tensor in run_.context.layout.unflatten(run_.context.initial).items():
             net.state_dict()[name.removeprefix("net.")].copy_(tensor)
     steps = flbench_rounds.StepCounter()
-    after, _ = alone(running_round(run_, state))
+    after, _ = run_round(run_, state)
     count, samples = steps.stop(), run_.executor.samples
 
     def client(number: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:

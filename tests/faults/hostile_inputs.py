@@ -420,7 +420,7 @@ def bounded() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
     try:
-        with patch.object(runner, "playing", _no_round):
+        with patch.object(runner, "play", _no_round):
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

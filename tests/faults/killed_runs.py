@@ -66,7 +66,7 @@ AGAIN = {"four": "run", "ray": "sweep"}
 FURTHER = 72
 """Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
 LANES = 60
-"""Faults of runs whose three seeds train together in lanes."""
+"""Faults of runs of three seeds in lanes."""
 OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
 """What is sent to them: to all, to the process that was typed, or to one that it started."""
 AGENT = "Agent"

@@ -285,15 +285,15 @@ def undefined_in_round_two() -> MethodStack:
 def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
     seen: list[bool] = []
-    whole = runner.playing
+    whole = runner.play
 
     def watched(*given: Any) -> Any:
         try:
-            return (yield from whole(*given))
+            return whole(*given)
         finally:
             seen.append(job.checkpoint.is_file())
 
-    with patch.object(runner, "playing", watched), pytest.raises(Undefined, match=NOT_DEFINED):
+    with patch.object(runner, "play", watched), pytest.raises(Undefined, match=NOT_DEFINED):
         execute(job, giving(toy_dataset()))
     assert seen == [True], "round 1 was kept until then"
     assert [path.name for path in job.path.parent.iterdir()] == ["skipped.json"]
@@ -403,7 +403,7 @@ def test_a_run_that_fails_after_its_last_round_keeps_it(
 
     with patch.object(runner, "save_result", full), pytest.raises(MachineError, match="disk full"):
         execute(job, load)
-    with patch.object(rounds, "running_round", side_effect=AssertionError):
+    with patch.object(rounds, "run_round", side_effect=AssertionError):
         kept = execute(replace(job, resume=True), load)
     assert len(kept.curves["accuracy"]) == 3
     assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from made_results import made
 from toy import Typed, player, toy_dataset
 
 import flbench
-from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
 from flbench.results.audits import Audit, append_audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
-from flbench.run.training import Training
 from flbench.submission import auditing, replay_folder
 from flbench.submission.auditing import at_hand, draw, expected_seconds
 from flbench.submission.consistency import recount
@@ -44,23 +41,19 @@ class Replays:
         self.changes: dict[float, dict[str, Any]] = {}
         self.earlier = 0.0
 
-    def __call__(
-        self, result: Result, *_: object, executor: str | None, together: int
-    ) -> Generator[Training, Upload, Replay]:
-        assert together == 1
+    def __call__(self, result: Result, *_: object, executor: str | None) -> Replay:
         number = result.seconds["total"]
         if number in self.instead:
             raise self.instead[number]
         self.played.append(number)
         self.executors.append(executor)
-        yield from ()
         return Replay(result.model_copy(update=self.changes.get(number, {})), self.earlier)
 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
-    monkeypatch.setattr(auditing, "replaying", found)
+    monkeypatch.setattr(auditing, "replay", found)
     return found
 
 
@@ -298,9 +291,9 @@ def test_a_file_that_is_changed_while_it_is_played_is_not_called_reproduced(
 
     def changing(result: Result, *args: object, **words: Any) -> Any:
         forged(read_result(Path(files[0])), Path(files[0]))
-        return (yield from played(result, *args, **words))
+        return played(result, *args, **words)
 
-    monkeypatch.setattr(auditing, "replaying", changing)
+    monkeypatch.setattr(auditing, "replay", changing)
     code, out, err = typed("verify", *files[:count], "--write")
     assert "it was changed while it was played: it stays as it is" in out + err
     assert code == (count == 1)

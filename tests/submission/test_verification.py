@@ -26,9 +26,8 @@ from flbench.engine.machine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Result
-from flbench.run.runner import playing
+from flbench.run.runner import play
 from flbench.run.setup import prepare
-from flbench.run.training import alone
 from flbench.submission.comparison import compare
 from flbench.submission.consistency import job_of, recount
 from flbench.submission.verification import TOLERANCE, engine_of, limits_of
@@ -165,7 +164,7 @@ def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
     del heard[:]
     run, state = prepare(job, toy_dataset())
     run.checkpoint = None
-    cut = alone(playing(job, run, state, 3, target=None))
+    cut = play(job, run, state, 3, target=None)
     assert heard == [(1, 5), (2, 5), (3, 5)]
     assert cut.curves["accuracy"] == whole.result.curves["accuracy"][:3]
     assert cut.curves["accuracy"][2] is None, "round 3 is not the last"

@@ -19,7 +19,7 @@ from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.lanes import optimizer as lane_optimizer
 from flbench.engine.lanes import training as lane_training
 from flbench.engine.lanes import vectorised
-from flbench.engine.lanes.lanes import Lanes, Place
+from flbench.engine.lanes.lanes import Lanes, Place, StageJob
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
@@ -230,9 +230,9 @@ def test_more_lanes_than_fit_take_turns(
     seen: list[int] = []
     of = Lanes.of
 
-    def counted(places: Sequence[Place]) -> Lanes:
+    def counted(job: StageJob, places: list[Place]) -> Lanes:
         seen.append(len(places))
-        return of(places)
+        return of(job, places)
 
     monkeypatch.setattr(Lanes, "of", counted)
     monkeypatch.setattr(lane_training, limit, scalars + 1)
@@ -600,16 +600,16 @@ def test_fastest_measures_steps_that_are_recorded(
     play_toy: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unrecorded, lanes looked slower for methods whose step is long, which they speed up most."""
-    train, known = vectorised._train, []
+    train, known = lane_training.train, []
 
-    def watched(jobs: Any, pool: Any = None) -> Any:
-        programs = jobs[0].programs.values()
+    def watched(job: Any) -> Any:
+        programs = job.programs.values()
         known.append({sizes for one in programs for sizes, made in one.known.items() if made})
-        return train(jobs, pool)
+        return train(job)
 
     times = iter([0.0, 1.0, 3.0])
     monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(vectorised, "_train", watched)
+    monkeypatch.setattr(lane_training, "train", watched)
     played = play_toy("per-fedavg", executor="fastest", rounds=1)
     assert known[0] == set()
     assert known[1] == known[2] != set()
