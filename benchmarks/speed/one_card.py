@@ -57,13 +57,18 @@ MANY = "1000"
 """More rounds than are ever measured."""
 SEVERAL = 5
 """Processes or threads of a peer that has several."""
-RAY = ("ray==2.60.0", "click", "filelock", "jsonschema", "msgpack", "pyyaml", "requests")
+FLOWER = (
+    *FRAMEWORKS["flwr"].needs,
+    *("ray==2.55.1", "click", "filelock", "jsonschema", "msgpack", "pyyaml", "requests"),
+    *("fastapi<0.139", "starlette<1.4", "annotated-doc", "uvicorn", "h11", "pathspec", "rich"),
+    *("sqlalchemy", "greenlet", "alembic", "mako", "httpx", "httpcore", "prompt-toolkit"),
+    *("tomli", "tomli-w", "typer", "wcwidth"),
+)
+"""What its simulation imports."""
 PEERS = {
     "pfl": FRAMEWORKS["pfl"],
     "blazefl": Framework("blazefl==3.0.0", ("tqdm",), ""),
-    "flower": Framework(
-        FRAMEWORKS["flwr"].package, (*FRAMEWORKS["flwr"].needs, *RAY, "tomli", "tomli-w"), ""
-    ),
+    "flower": Framework(FRAMEWORKS["flwr"].package, FLOWER, ""),
 }
 
 

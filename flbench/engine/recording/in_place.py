@@ -42,7 +42,7 @@ class InPlace:
 
     def __init__(
         self,
-        function: Callable[[], None],
+        function: Callable[[], object],
         given: Sequence[Tensor],
         changed: Sequence[Tensor],
         capture: Capture | None,
