@@ -34,9 +34,9 @@ import torch
 from flbench.engine.lanes.phase import WANTED
 from flbench.errors import FlbenchError, UserError
 from flbench.results.files import write_atomically
-from flbench_benchmarks.compare import environments
-from flbench_benchmarks.compare.environments import FRAMEWORKS, Framework
 
+from ..compare import environments
+from ..compare.environments import FRAMEWORKS, Framework
 from . import w7, w8, w9
 from .floor import network
 from .interleaved import Program, ProgramFailed, Row, RunningProgram

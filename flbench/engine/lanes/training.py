@@ -217,12 +217,14 @@ class LaneTraining:
                     lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
                 made += lengths
                 shuffled = [own[order] for own, order in zip(owned, epoch, strict=True)]
-                positions = None
-                if phase_steps.reads_index:
-                    pairs = zip(chosen, epoch, strict=True)
-                    positions = [order if own is None else own[order] for own, order in pairs]
-                    positions = np.concatenate(positions)
-                yield Epoch(ordered, plan, np.concatenate(shuffled), positions)
+                pairs = zip(chosen, epoch, strict=True) if phase_steps.reads_index else ()
+                positions = [order if own is None else own[order] for own, order in pairs]
+                yield Epoch(
+                    ordered,
+                    plan,
+                    np.concatenate(shuffled),
+                    np.concatenate(positions) if positions else None,
+                )
 
         if one_phase.is_wanted():
             one_phase.train(phase_steps, list(epochs()), step.programs.phases)
