@@ -87,7 +87,7 @@ def main() -> None:
         dataset=dataset,
         global_round=rounds + 1,
         num_clients=work["clients"],
-        sample_ratio=(work["cohort"] + 0.5) / work["clients"],  # it rounds down
+        sample_ratio=min(1.0, (work["cohort"] + 0.5) / work["clients"]),  # it rounds down
         device=DEVICE,
         batch_size=work["batch"],
         seed=0,
