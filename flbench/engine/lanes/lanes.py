@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -169,6 +170,13 @@ class Frozen:
         self.parameters = {name: mask for name, mask in masks.items() if not mask.all()}
         self.wholly = {name for name, mask in self.parameters.items() if not mask.any()}
         self.buffers = None if table is None else table[:, layout.parameters :]
+
+    def copied(self) -> Frozen:
+        """The same masks in memory of their own."""
+        other = copy(self)
+        other.parameters = {name: mask.clone() for name, mask in self.parameters.items()}
+        other.buffers = None if self.buffers is None else self.buffers.clone()
+        return other
 
 
 def sent(array: np.ndarray, device: torch.device) -> Tensor:

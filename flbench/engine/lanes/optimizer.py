@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -78,6 +79,28 @@ class LaneOptimizer:
             kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kinds
         }
 
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What an update depends on beside its tensors and their number."""
+        rule, ways = (tuple(sorted(table.items())) for table in (self._rule, self._ways))
+        return self._decoupled, rule, ways
+
+    def clear(self) -> None:
+        """Forget all updates, in place."""
+        for tables in self._state.values():
+            for table in tables.values():
+                table.zero_()
+
+    def copied(self) -> LaneOptimizer:
+        """The same optimiser with a state of its own."""
+        other = copy(self)
+        other._rule = dict(self._rule)
+        other._state = {
+            kind: {name: table.clone() for name, table in tables.items()}
+            for kind, tables in self._state.items()
+        }
+        return other
+
     def _fused_kernel(self, theta: dict[str, Tensor]) -> Callable[..., None] | None:
         """The kernel that torch's function would call once; None = it may do something else."""
         if len({(table.device, table.dtype) for table in theta.values()}) != 1:
@@ -138,11 +161,11 @@ class LaneOptimizer:
         """One update by Adam or AdamW."""
         mean, square, largest = state["mean"], state["square"], state.get("largest", [])
         if self._kernel is not None:
-            number = torch.tensor(float(made + 1), device=values[0].device)
+            number = torch.full((), float(made + 1), device=values[0].device)
             numbers = [number] * len(values)
             self._kernel(values, slopes, mean, square, largest, numbers, **self._rule)
             return
-        numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
+        numbers = [torch.full((), float(made), device=values[0].device) for _ in values]
         ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
         adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)
 

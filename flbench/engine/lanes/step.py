@@ -31,7 +31,8 @@ from flbench.core.networks import has_forward_hooks, is_linear
 from flbench.engine.lanes.convolution import LaneConvolutions
 from flbench.engine.lanes.group import Sizes
 from flbench.engine.local_trainer import loss_of
-from flbench.engine.recording.cuda_graphs import Program, with_graphs
+from flbench.engine.recording.cuda_graphs import Program, with_graphs, without_graphs
+from flbench.engine.recording.in_place import InPlaceCalls
 from flbench.engine.recording.program import (
     FEWER,
     USES,
@@ -70,6 +71,7 @@ class Programs:
         changes: how often the answer was another one.
         fills: whether batches may be filled up; None = it is not known.
         numbered: whether the step may depend on its number in the epoch; None = it is not known.
+        phases: phases of these steps in one call (`lanes.phase`).
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Programs:
     changes: int = 0
     fills: bool | None = None
     numbered: bool | None = None
+    phases: InPlaceCalls = field(default_factory=InPlaceCalls)
 
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
@@ -88,6 +91,7 @@ class Programs:
         self.known, self.reads, self.reached, self.uses = {}, {}, {}, {}
         self.question, self.attributes = None, {}
         self.fills = self.numbered = None
+        self.phases = InPlaceCalls()
 
 
 class LaneStep:
@@ -99,6 +103,7 @@ class LaneStep:
     Attributes:
         reads_index: whether it gets the positions of samples (`Batch.index`), which a plain loss
             does not look at.
+        has_graphs: whether a recorded step may be a graph; not while another graph is captured.
 
     Args:
         space: holds the module.
@@ -136,6 +141,7 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.reads_index = not self.has_plain_loss
+        self.has_graphs = True
         self.index: Any = 0
         self.take = space.trainer.training_step
         self.reached: set[str] = set()
@@ -231,6 +237,7 @@ class LaneStep:
         """
         program = self.programs.known.get(sizes)
         if program is not None:
+            program = program if self.has_graphs else without_graphs(program)
             outputs, reached = program(lanes, inputs), self.programs.reached[sizes]
         else:
             outputs, reached = self._by_python(inputs, index), self.reached

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from copy import copy
 from functools import cache, partial
 from math import prod
 
@@ -11,17 +12,19 @@ import torch
 from torch import Tensor
 
 from flbench.core.client import LocalPhase
-from flbench.core.dataset import Indices
 from flbench.core.file_memory import write
 from flbench.core.networks import choosing
 from flbench.core.state import Schedule
 from flbench.engine.batches import orders
-from flbench.engine.lanes.group import LaneGroup, Steps, Turn, turns
+from flbench.engine.lanes import phase as one_phase
+from flbench.engine.lanes.group import LaneGroup, Sizes, Steps, Turn, turns
 from flbench.engine.lanes.hooks import LaneHooks, NotVectorisable, attributes
 from flbench.engine.lanes.lanes import Frozen, Lanes, Place, Placed, StageJob, sent
 from flbench.engine.lanes.optimizer import LaneOptimizer, clipped
+from flbench.engine.lanes.phase import Batches, Epoch
 from flbench.engine.lanes.step import NO_LABEL, LaneStep, Named, Programs
 from flbench.engine.optimizers import scaled_rate
+from flbench.engine.recording.cuda_graphs import Program
 from flbench.engine.recording.program import Index
 from flbench.engine.sequential import (
     TrainedCandidate,
@@ -203,22 +206,30 @@ class LaneTraining:
         plan, ordered = plans, phase_steps.placed(plans, filled)
         chosen = [job.chosen[client] for client, _ in lanes.places]
         lengths = np.array([len(steps) for steps in plan])
-        for epoch in zip(*feeds, strict=True):
-            left = np.array(most) - lanes.steps
-            if (lengths > left).any():
-                plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
-                lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
-            rows = np.concatenate([own[order] for own, order in zip(owned, epoch, strict=True)])
-            if phase_steps.reads_index:
-                phase_steps.positions = np.concatenate(
-                    [
-                        order if own is None else own[order]
-                        for own, order in zip(chosen, epoch, strict=True)
-                    ]
+
+        def epochs() -> Iterator[Epoch]:
+            nonlocal plan, ordered, lengths
+            made = lanes.steps.copy()
+            for epoch in zip(*feeds, strict=True):
+                left = np.array(most) - made
+                if (lengths > left).any():
+                    plan = [steps[:more] for steps, more in zip(plan, left, strict=True)]
+                    lengths, ordered = np.minimum(lengths, left), phase_steps.placed(plan, filled)
+                made += lengths
+                shuffled = [own[order] for own, order in zip(owned, epoch, strict=True)]
+                pairs = zip(chosen, epoch, strict=True) if phase_steps.reads_index else ()
+                positions = [order if own is None else own[order] for own, order in pairs]
+                yield Epoch(
+                    ordered,
+                    plan,
+                    np.concatenate(shuffled),
+                    np.concatenate(positions) if positions else None,
                 )
-            for placed in ordered:
-                for part in phase_steps.parts(placed, plan, rows):
-                    phase_steps.make(part, rows)
+
+        if one_phase.is_wanted():
+            one_phase.train(phase_steps, list(epochs()), step.programs.phases)
+        else:
+            phase_steps.train(epochs())
 
     def _filled(self, step: LaneStep, plans: list[Steps]) -> int | None:
         """Number of samples to which batches are filled up; None = to none."""
@@ -252,7 +263,6 @@ class PhaseSteps:
 
     Attributes:
         reads_index: whether steps get the positions of samples.
-        positions: of the samples of all lanes in the order of the epoch (`Batch.index`).
 
     Args:
         lanes: the lanes.
@@ -276,7 +286,6 @@ class PhaseSteps:
         self.before = lanes.steps.copy()
         self.first = np.cumsum([0, *map(len, lanes.owned)])
         self.trained: set[str] | None = None
-        self.positions = np.arange(0)
         self.reads_index = step.reads_index
 
     def placed(self, plan: list[Steps], filled: int | None) -> list[Placed]:
@@ -291,17 +300,24 @@ class PhaseSteps:
     def _place(self, turn: Turn, plan: list[Steps]) -> Placed:
         return Placed(turn, plan, self.first, self.lanes.loss.device)
 
-    def parts(self, placed: Placed, plan: list[Steps], rows: Indices) -> list[Placed]:
+    def train(self, epochs: Iterable[Epoch]) -> None:
+        """Make the steps of some epochs, one by one."""
+        for epoch in epochs:
+            for placed in epoch.ordered:
+                for part in self.parts(placed, epoch):
+                    self.make(part, self.batches(part, epoch))
+
+    def parts(self, placed: Placed, epoch: Epoch) -> list[Placed]:
         """The step, split into lanes that can make it in one call."""
         turn, step = placed.turn, self.step
         if step.is_recorded(turn.sizes) and not self.optimizer.counts and self.rates is None:
             return [placed]
         made = self._made(turn)
-        is_numbered = self._is_numbered(placed, made, rows)
+        is_numbered = self._is_numbered(placed, made, epoch)
         numbers = zip(made, turn.steps, strict=True) if is_numbered else [(0, 0)] * len(made)
         rates = [self._rate(lane) for lane in turn.lanes]
         parts = turn.parts(list(zip(numbers, rates, strict=True)))
-        return [placed] if len(parts) == 1 else [self._place(part, plan) for part in parts]
+        return [placed] if len(parts) == 1 else [self._place(part, epoch.plan) for part in parts]
 
     def _rate(self, lane: int) -> float | None:
         """The learning rate of a lane's next step; None = that of the phase."""
@@ -312,7 +328,7 @@ class PhaseSteps:
         made: list[int] = (self.lanes.steps - self.before)[turn.lanes].tolist()
         return made
 
-    def _is_numbered(self, placed: Placed, made: list[int], rows: Indices) -> bool:
+    def _is_numbered(self, placed: Placed, made: list[int], epoch: Epoch) -> bool:
         """Whether lanes that have made unequal numbers of steps must make this one apart."""
         if self.optimizer.counts:
             return True
@@ -320,21 +336,60 @@ class PhaseSteps:
             return True
 
         def inputs() -> list[Tensor]:
-            return [table[:1] for table in self._inputs(placed, rows, None)]
+            batches = self.batches(placed, epoch)
+            return [table[:1] for table in self._inputs(placed, batches, None)]
 
         return self.step.is_numbered(inputs)
 
-    def make(self, placed: Placed, rows: Indices) -> None:
+    def batches(self, placed: Placed, epoch: Epoch) -> Batches:
+        """The samples of a step, and their positions where they are read."""
+        device, positions = self.samples.x.device, epoch.positions
+        return [
+            (
+                sent(epoch.rows[samples], device),
+                None if positions is None else sent(positions[samples], device),
+            )
+            for samples in placed.samples
+        ]
+
+    def begin(self) -> None:
+        """Forget the steps that were made."""
+        self.lanes.steps[:] = self.before = np.zeros_like(self.before)
+        self.trained = None
+        self.optimizer.clear()
+
+    def copied(self) -> PhaseSteps:
+        """The same steps on copies of all tables that they read or change."""
+        other = copy(self)
+        other.lanes = one_phase.copied_lanes(self.lanes)
+        other.optimizer, other.frozen = self.optimizer.copied(), self.frozen.copied()
+        other.step = copy(self.step)
+        other.step.has_graphs = False
+        return other
+
+    def programs(self, sizes: set[Sizes]) -> list[Program] | None:
+        """The recorded steps of these sizes; None = they cannot be called for all lanes at once."""
+        known = self.step.programs.known
+        if self.rates is not None or not all(map(self.step.is_recorded, sizes)):
+            return None
+        return [program for size in sizes if (program := known[size]) is not None]
+
+    def settings(self) -> tuple[Hashable, ...]:
+        """What its steps depend on beside tables and programs."""
+        places = self.samples.x.data_ptr(), self.samples.y.data_ptr()
+        return self.step.module.local.clip_norm, *places
+
+    def make(self, placed: Placed, batches: Batches) -> None:
         """Let some lanes make a step.
 
         Args:
             placed: the step.
-            rows: of the samples, those of all lanes in the order of the epoch.
+            batches: the numbers of its samples.
         """
         lanes, step, frozen = self.lanes, self.step, self.frozen
         turn, group = placed.turn, placed.group
         made, numbers = min(self._made(turn)), set(turn.steps)
-        inputs = self._inputs(placed, rows, step.reads(turn.sizes))
+        inputs = self._inputs(placed, batches, step.reads(turn.sizes))
         theta = dict(zip(lanes.theta, inputs, strict=False))
         buffers = inputs[len(theta)]
         if lanes.generators:
@@ -371,24 +426,21 @@ class PhaseSteps:
         own = {name: m if len(m) == 1 else group.take(m) for name, m in masks.items()}
         return clipped(gradients, own, most)
 
-    def _inputs(self, placed: Placed, rows: Indices, reads: Set[int] | None) -> list[Tensor]:
+    def _inputs(self, placed: Placed, batches: Batches, reads: Set[int] | None) -> list[Tensor]:
         """What the step is computed from, see `LaneStep`; of what it does not read, any rows."""
         lanes, group, x, y = self.lanes, placed.group, self.samples.x, self.samples.y
         inputs = [group.take(table) for table in (*lanes.theta.values(), lanes.buffers)]
         for number, table in enumerate((lanes.start, *lanes.received.values()), len(inputs)):
             is_read = reads is None or number in reads
             inputs.append(group.take(table) if is_read else table[: len(group)])
-        for samples, unused in zip(placed.samples, placed.unused, strict=True):
-            ids = sent(rows[samples], x.device)
+        for (ids, positions), unused in zip(batches, placed.unused, strict=True):
             for table in (x, y):
                 own = table.index_select(0, ids.view(-1))
                 inputs.append(own.view(*ids.shape, *table.shape[1:]))
             if unused is not None:
-                inputs[-1][unused] = NO_LABEL
-            if self.reads_index:  # no batch is filled up then
-                is_read = reads is None or len(inputs) in reads
-                positions = self.positions[samples] if is_read else samples
-                inputs.append(sent(positions, x.device))
+                inputs[-1].masked_fill_(unused, NO_LABEL)
+            if positions is not None:  # no batch is filled up then
+                inputs.append(positions)
         return inputs
 
     def _refuse_others(self, trained: Iterable[str]) -> None:
