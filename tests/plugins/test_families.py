@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from families import FAMILIES, Unlearns, matched
 from toy import Play, composition, install
 
+from flbench.plugin.registry import entries
 from flbench.run.rounds import round_context
-from flbench.testing import check_results
+from flbench.testing import CHECKS, check_results
+
+ROOT = Path(__file__).parents[2]
 
 CHECKED = (
     "usual-run", "every-hook-answers", "relabelled-clients", "vectorised-clients", "bytes-add-up",
@@ -26,6 +31,25 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield
+
+
+def test_each_family_of_the_docs_names_something_that_is_there() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("\n## Families of methods\n")
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    shown = [re.findall(r"`([^`]+)`", row[3]) for row in rows if row[2].startswith("clean")]
+    assert all(shown)
+    assert len(shown) == len(rows) - 1, "one is outside"
+    known = {
+        *entries("methods"),
+        *entries("suites"),
+        *CHECKS,
+        *(kind.__name__ for kind in FAMILIES),
+    }
+    known |= {*re.findall(r"^class (\w+)", page, re.MULTILINE), "AddsAnExtra"}
+    names = {name for some in shown for name in some}
+    assert [name for name in names - known if not (ROOT / name).is_file()] == []
+    assert {kind.__name__ for kind in FAMILIES} <= names
 
 
 @pytest.mark.slow
