@@ -19,8 +19,9 @@ PARTS: Mapping[str, str] = {
     "checkpoints": "run.checkpoint run.checkpoint_file",
     "clock": "core.clock_settings engine.clock",
     "data": "core.dataset datasets federation.loading",
-    "evaluation": "engine.cross_evaluation engine.lanes.evaluation run.evaluation run.newcomers",
-    "hooks": "core.context core.hookspecs core.state core.types plugin.arguments"
+    "evaluation": "engine.cross_evaluation engine.lanes.evaluation engine.model_evaluation"
+    " run.evaluation run.newcomers",
+    "hooks": "core.context core.hookspecs core.per_client core.state core.types plugin.arguments"
     " plugin.fedavg_defaults plugin.hooks plugin.isolation plugin.validation run.composition"
     " run.context",
     "instructions": "core.torchvision_compat engine.machine.allocator engine.machine.deterministic"

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.engine import cross_evaluation
 from flbench.engine.batches import orders
+from flbench.engine.lanes.evaluation import TOGETHER
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
 from flbench.run.rounds import cohort, running_round
@@ -587,7 +587,7 @@ def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
     assert lanes["times_as_fast"] > 0
     one, together = w6.cross_evaluated(asked, SMALL, "cpu")
     assert (one["program"], together["program"]) == ("one by one", "32 at once")
-    assert cross_evaluation.TOGETHER == {"cuda": 32}
+    assert TOGETHER == {"cuda": 32}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device")

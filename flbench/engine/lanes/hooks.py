@@ -25,9 +25,9 @@ from flbench.core.client import (
 from flbench.core.layout import trained_parameters
 from flbench.core.lightning_hooks import overrides
 from flbench.core.state import Schedule
-from flbench.engine.cross_evaluation import mean_loss
 from flbench.engine.lanes.lanes import Lanes, StageJob
 from flbench.engine.lanes.optimizer import CHANGED, has_initial_settings
+from flbench.engine.model_evaluation import mean_loss
 from flbench.engine.sequential import start_phase
 
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from flbench.core.client import LocalWork
 from flbench.core.model_bank import RowStore
 from flbench.core.networks import is_linear
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.cross_evaluation import TOGETHER
 from flbench.engine.lanes import training
+from flbench.engine.lanes.evaluation import TOGETHER
 from flbench.engine.lanes.hooks import NotVectorisable, in_lanes
 from flbench.engine.lanes.lanes import NotTogether, ProgramTable, StageJob
 from flbench.engine.lanes.optimizer import not_shared
@@ -93,7 +93,7 @@ class Vectorised(Sequential):
         It saves time on CUDA, and where networks are linear layers; some modules do not allow it.
         """
         space = self.workspace
-        if space.evaluates_lanes is False or space.layout.which is not None:
+        if space.compared is None or space.layout.which is not None:
             return False
         return space.device.type in TOGETHER or self._is_linear
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
 from in_threads import Fake, together
+from torch import Tensor
 from toy import Play, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
@@ -37,8 +38,10 @@ from flbench import ClientModule, Context, Personal, Stage, Start, State, hookim
 from flbench.cli.main import app
 from flbench.core.client import LocalWork
 from flbench.core.model_bank import RowStore
-from flbench.core.state import Dispatched
-from flbench.engine.distributed import DistributedExecutor, gathered, select_clients
+from flbench.core.per_client import PER_CLIENT, all_marked
+from flbench.core.state import Dispatched, Upload
+from flbench.core.types import Extras
+from flbench.engine.distributed import DistributedExecutor, gathered
 from flbench.engine.options import EngineOptions
 from flbench.engine.processes import process_group
 from flbench.engine.processes.fabric import join_process_group, open_fabric
@@ -46,6 +49,7 @@ from flbench.engine.processes.process_group import ALONE, ProcessGroup, assign
 from flbench.engine.processes.workers import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
+from flbench.plugin.arguments import tensors
 from flbench.testing.subprocesses import in_process_group
 
 # --- dealing ----------------------------------------------------------------------------------
@@ -216,13 +220,10 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     assert files.is_dir() == (way == "in a file")
     assert not list(memory.iterdir()) + list(files.glob("*")), "nothing is left"
     for end in ends:
-        pairs = [(getattr(end, name), getattr(whole, name)) for name in (
-            "ids", "params", "active", "samples", "steps", "loss", "loss_start", "loss_end",
-            "chosen", "rows",
-        )]  # fmt: skip
         assert list(end.extras) == list(whole.extras)
-        pairs += [(end.extras[name], whole.extras[name]) for name in whole.extras]
-        for one, other in pairs:
+        found, expected = (dict(tensors(upload, "upload")) for upload in (end, whole))
+        assert found.keys() == expected.keys()
+        for one, other in ((found[name], expected[name]) for name in expected):
             assert one.dtype == other.dtype
             assert one.shape == other.shape
             assert one.numpy().tobytes() == other.numpy().tobytes()
@@ -251,10 +252,43 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
 
 
+@all_marked
+@dataclass(frozen=True)
+class More(Upload):
+    """An upload with fields that nobody in the engine has heard of."""
+
+    number: Tensor = field(default_factory=lambda: torch.zeros(0), metadata=PER_CLIENT)
+    tables: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    words: list[str] = field(default_factory=list, metadata=PER_CLIENT)
+
+
+def test_processes_exchange_every_field_of_an_upload(play_toy: Play) -> None:
+    run = play_toy("fedavg", rounds=1).run
+    start, stage = work_of(run.executor)
+    fit = run.executor.fit_into
+
+    def fitted(rows: Any, part: Dispatched, few: Stage, work: Any, round_: int) -> Upload:
+        own = few.clients
+        more = {"number": 2 * own, "tables": {"a": 3 * own}, "words": list(map(str, own.tolist()))}
+        return More(**vars(fit(rows, part, few, work, round_)), **more)
+
+    with patch.object(run.executor, "fit_into", fitted):
+        ends: list[Any] = together(
+            4,
+            lambda ranks: DistributedExecutor(run.executor, ranks).fit(
+                start, stage, LocalWork(), 1
+            ),
+        )
+    for end in ends:
+        assert torch.equal(end.number, 2 * stage.clients)
+        assert torch.equal(end.tables["a"], 3 * stage.clients)
+        assert end.words == [str(client) for client in stage.clients.tolist()]
+
+
 def test_a_part_of_the_clients_has_the_same_candidates(play_toy: Play) -> None:
     start, _ = work_of(play_toy("fedavg", rounds=1).run.executor)
     start = replace(start, rows=torch.tensor([1, 0]))
-    part = select_clients(start, torch.tensor([4, 2]))
+    part = start.select(torch.tensor([4, 2]))
     assert part.rows is not None
     assert part.rows.tolist() == [1, 0], "rows belong to candidates, not to clients"
     assert torch.equal(part.params, start.params[[4, 2]])
