@@ -115,6 +115,8 @@ def exit_code(command: Callable[[], object]) -> int:
     try:
         command()
     except SystemExit as stop:
+        if stop.__context__ is not None and is_interruption(stop.__context__):
+            return report(Interrupted("interrupted"))  # the library ends it without a word
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BrokenPipeError:
         return 1

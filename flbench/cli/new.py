@@ -7,11 +7,15 @@ has the files in which other methods differ from the method of the server.
 
 from __future__ import annotations
 
+import fcntl
 import keyword
+import os
 import re
 import shlex
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +32,8 @@ KINDS = ("method", "suite", "dataset", "model", "sink")
 METHODS = ("personalised", "clustered", "client", "server")
 """Kinds of methods: what a method decides; "method" is "server"."""
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+TEMPORARY = ".flbench-new-"
+"""What the name of a folder begins with that is not whole yet."""
 CREATED_BY_TOOLS = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
 """Folders that tools such as pip and pytest create in a template."""
 COMMANDS = re.compile(r"^## Work on it\n\n((?:    .+\n)+)", re.MULTILINE)
@@ -208,8 +214,9 @@ def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]
 def write(folder: Path, texts: Mapping[str, str]) -> None:
     """Write files into a new folder, all of them or none."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".flbench-") as beside:
-            whole = Path(beside) / folder.name
+        remove_left(folder.parent)
+        with beside(folder.parent) as temporary:
+            whole = temporary / folder.name
             for path, text in texts.items():
                 file = whole / path
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -217,3 +224,28 @@ def write(folder: Path, texts: Mapping[str, str]) -> None:
             whole.rename(folder)
     except OSError as error:
         raise UserError(f"new: '{folder}' cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def beside(parent: Path) -> Iterator[Path]:
+    """A temporary folder in a folder, locked (`flock`) as long as its process lives."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix=TEMPORARY) as name:
+        handle = os.open(name, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # there are no locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(handle)
+
+
+def remove_left(parent: Path) -> None:
+    """Remove the temporary folders that killed commands left; what is locked stays."""
+    for path in parent.glob(f"{TEMPORARY}????????"):
+        with suppress(OSError):  # it is locked, somebody else's, no folder, or gone
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(handle)

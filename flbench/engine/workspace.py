@@ -126,11 +126,19 @@ class Workspace:
         """
         for name, owner, leaf, place in self._places:
             if getattr(owner, leaf).data_ptr() != place:
-                raise PluginError(
-                    f"{self.module.provided_by or 'the module'}: '{name}' was replaced in training,"
-                    " but it is a view of the client's row, so the new value would be lost: write"
-                    f" into it, as in `self.{name}.copy_(...)`"
-                )
+                raise self.was_replaced(name)
+
+    def was_replaced(self, name: str) -> PluginError:
+        """What to say of a parameter or buffer in whose place another tensor was put."""
+        return PluginError(
+            f"{self.module.provided_by or 'the module'}: '{name}' was replaced in training,"
+            " but it is a view of the client's row, so the new value would be lost: write"
+            f" into it, as in `self.{name}.copy_(...)`"
+        )
+
+    def held(self) -> dict[str, Tensor]:
+        """What the module has now in the place of each parameter and buffer of the row."""
+        return {name: getattr(owner, leaf) for name, owner, leaf, _ in self._places}
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""

@@ -249,6 +249,19 @@ def test_a_full_disk_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_command_left_is_removed_and_what_a_live_one_writes_is_not(
+    typed: Typed, tmp_path: Path
+) -> None:
+    left, other = tmp_path / ".flbench-new-killed_1", tmp_path / ".flbench-mine"
+    (left / "flbench-big-step" / "tests").mkdir(parents=True)
+    other.mkdir()
+    with new.beside(tmp_path) as alive:
+        assert typed("new", "big-step")[0] == 0
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "flbench-big-step", ".flbench-mine", alive.name
+        }  # fmt: skip
+
+
 # --- the template -----------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from arguments_page import page as arguments_page
 from compositions_page import STUDY as COMPOSITIONS
 from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
+from planted_bugs_page import page as planted_bugs_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
@@ -190,6 +191,11 @@ def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:
 def test_the_page_of_coverage_is_that_of_its_simulation() -> None:
     found = (ROOT / "docs" / "interval-coverage.md").read_text(encoding="utf-8")
     assert found == interval_coverage_page()
+
+
+def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
+    found = (ROOT / "docs" / "planted-bugs.md").read_text(encoding="utf-8")
+    assert found == planted_bugs_page()
 
 
 def test_the_page_of_compositions_is_that_of_its_study() -> None:

@@ -299,12 +299,16 @@ class LaneStep:
 
     def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
         """The loss of one batch and its terms."""
+        held = self.space.held()
         output = self.take(batch, self.index)
         loss = output if isinstance(output, Tensor) else loss_of(output)
         if loss is None:
             raise TypeError("training_step returned None for a batch")
         for term in self.terms:
             loss = loss + term(self.module)
+        for name, tensor in self.space.held().items():
+            if tensor is not held[name]:
+                raise self.space.was_replaced(name)
         return loss
 
     def _count(self, sizes: Sizes, inputs: list[Tensor], outputs: list[Tensor]) -> None:
