@@ -26,14 +26,13 @@ from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.submission.auditing import Answer, Checked, Task, known, play
-from flbench.submission.verification import engine_of, limits_of
-from flbench.sweeps.launchers import LANES, SEEDS
+from flbench.submission.verification import LANES, engine_of, limits_of
+from flbench.sweeps.launchers import SEEDS, on_cpu
 from flbench.sweeps.workers import (
     PRELOADED,
     as_many_as_fit,
     how_it_died,
     message,
-    on_cpu,
     reporting,
 )
 from flbench.terminal.console import Console
@@ -86,7 +85,7 @@ def verify_many(
             if earlier is None:
                 name = name_of(path if root is None else path.relative_to(root))
                 engine = engine_of(result, executor)
-                row = result.fingerprint.config if engine.executor in LANES else ""
+                row = result.fingerprint.config if engine.executor == LANES else ""
                 limits = limits_of(result, engine)
                 yield Task(path, name, wanted, tolerance, data_root, executor, row, limits, opened)
             else:

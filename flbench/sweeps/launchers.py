@@ -45,8 +45,6 @@ SOON = 0.01
 """Seconds after which an interruption that was lost is raised again."""
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
-LANES = "vectorised", "fastest"
-"""Executors that train clients in lanes."""
 SEEDS = 8
 """Seeds that run together at most: each has its clients and models in memory."""
 RETRIES = 3
@@ -127,20 +125,53 @@ def seeds_together(cells: Sequence[Cell], workers: int = 1) -> Iterator[list[Cel
 
 
 def _may_join(spec: RunSpec) -> bool:
+    """Whether seeds of a run may share lanes, as far as its options say; see `shares_lanes`."""
     engine = spec.engine
+    lanes = engine.executor == "vectorised"
     alone = engine.energy or engine.devices * engine.nodes > 1
     listeners = [name for name, _ in spec.sinks]
-    return engine.executor in LANES and not alone and listeners == ["console"]
+    if alone or listeners != ["console"]:
+        return False
+    return lanes or (engine.executor == "auto" and on_cpu(engine.accelerator))
+
+
+def on_cpu(accelerator: str) -> bool:
+    """Whether cells are computed on CPUs alone."""
+    import torch
+
+    others = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return accelerator == "cpu" or (accelerator == "auto" and not others)
+
+
+def shares_lanes(cells: Sequence[Cell], load: Callable[[str, Path], Dataset]) -> bool:
+    """Whether seeds that may share lanes do: they are several, and their network is for lanes.
+
+    Where that cannot be known each runs alone, and says what is wrong.
+    """
+    from flbench.run.runner import is_complete
+    from flbench.run.setup import expected_executor
+
+    begin = [cell.spec for cell in cells if not is_complete(cell.spec)]
+    if len(begin) < 2 or begin[0].engine.executor != "auto":
+        return len(begin) > 1
+    try:
+        data = load(begin[0].suite.dataset, begin[0].data_root)
+        return expected_executor(begin[0], data) == "vectorised"
+    except Exception:  # whatever it is, it comes again in the first run
+        return False
 
 
 def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]) -> Running:
-    """Run the seeds of a method together; the console shows them as one. One seed runs alone.
+    """Run the seeds of a method together; the console shows them as one.
+
+    One after the other where they share no lanes.
 
     Raises:
         CellInterrupted: a person stops them; names the first that has not ended.
     """
-    if len(cells) == 1:
-        yield cells[0], attempt(cells[0].spec, loads[0])
+    if not shares_lanes(cells, loads[0]):
+        for cell, load in zip(cells, loads, strict=True):
+            yield cell, attempt(cell.spec, load)
         return
     from flbench.run.training import together
     from flbench.terminal.console import Console, SeedsProgress

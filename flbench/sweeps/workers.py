@@ -37,6 +37,7 @@ from flbench.sweeps.launchers import (
     RETRIES,
     Outcome,
     Running,
+    on_cpu,
     raise_lost_interruptions,
     run_locally,
     run_requests,
@@ -83,14 +84,6 @@ def at_once(cells: Sequence[Cell]) -> int:
     engine = cells[0].spec.engine
     cpus = joblib.cpu_count() if on_cpu(engine.accelerator) else 1
     return max(1, min(len(cells), cpus // engine.threads))
-
-
-def on_cpu(accelerator: str) -> bool:
-    """Whether cells are computed on CPUs alone."""
-    import torch
-
-    others = torch.cuda.is_available() or torch.backends.mps.is_available()
-    return accelerator == "cpu" or (accelerator == "auto" and not others)
 
 
 def fitting(most: int, peak: int, free: int | None) -> int:
