@@ -30,7 +30,15 @@ from flbench.run.runner import executing
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.run.training import Training, alone, together
-from flbench.sweeps.launchers import DONE, FAILED, CellInterrupted, attempting, run_together
+from flbench.sweeps.launchers import (
+    DONE,
+    FAILED,
+    CellInterrupted,
+    attempting,
+    run_together,
+    seeds_together,
+    shares_lanes,
+)
 from flbench.sweeps.request import Cell
 from flbench.terminal.console import Console
 
@@ -513,10 +521,31 @@ def test_processes_of_a_machine_share_the_memory_for_models(tmp_path: Path) -> N
     assert setup.build_store(asked, torch.device("cuda")).budget == 4500, "each has a GPU"
 
 
+@pytest.mark.parametrize(
+    ("engine", "more", "expected"),
+    [
+        (EngineOptions(accelerator="cpu"), {}, True),
+        (EngineOptions(accelerator="cpu"), {"model": {"name": "mlp", "norm": True}}, False),
+        (EngineOptions(accelerator="cpu"), {"model": {"name": "lenet5"}}, False),
+        (LANES, {"model": {"name": "mlp", "norm": True}}, True),
+    ],
+)
+def test_seeds_share_lanes_where_the_rule_is_for_lanes(
+    engine: EngineOptions, more: dict[str, Any], expected: bool
+) -> None:
+    """Where there are no lanes for them, none waits for the others in memory."""
+    request: Any = None
+    sinks = (("console", Console()),)
+    cells = [Cell(request, spec("fedavg", seed, engine=engine, sinks=sinks, **more)) for seed in SEEDS]
+    assert [len(group) for group in seeds_together(cells)] == [3], "as far as the options say"
+    assert shares_lanes(cells, lambda *_: DATA) is expected
+    assert not shares_lanes(cells[:1], lambda *_: DATA)
+
+
 @pytest.mark.slow
 def test_the_command_trains_seeds_together(typed: Typed) -> None:
     words = "run -p pfedlia -s pathological-noniid --rounds 3 --set warmup=1 --set probe_epochs=1"
-    words += " --executor vectorised --accelerator cpu"
+    words += " --accelerator cpu"
     code, printed, said = typed(*words.split(), "--seeds", "3", "--out", "together")
     assert code == 0
     assert "note: 3 seeds run together; accuracies are their means" in said

@@ -292,7 +292,7 @@ def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
     """The first worker is killed: its seeds go on by themselves."""
-    words = "-p pfedlia -s iid --seeds 4 --executor vectorised --accelerator cpu --rounds 3"
+    words = "-p pfedlia -s iid --seeds 4 --accelerator cpu --rounds 3"
     grid = (*words.split(), "--set", "clients=10", "--set", "warmup=1", "--set", "probe_epochs=1")
     code, _, err = typed("sweep", *grid, "--out", "here", "--workers", "1")
     assert (code, err.count("4 seeds run together")) == (0, 1)
