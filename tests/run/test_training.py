@@ -536,7 +536,9 @@ def test_seeds_share_lanes_where_the_rule_is_for_lanes(
     """Where there are no lanes for them, none waits for the others in memory."""
     request: Any = None
     sinks = (("console", Console()),)
-    cells = [Cell(request, spec("fedavg", seed, engine=engine, sinks=sinks, **more)) for seed in SEEDS]
+    cells = [
+        Cell(request, spec("fedavg", seed, engine=engine, sinks=sinks, **more)) for seed in SEEDS
+    ]
     assert [len(group) for group in seeds_together(cells)] == [3], "as far as the options say"
     assert shares_lanes(cells, lambda *_: DATA) is expected
     assert not shares_lanes(cells[:1], lambda *_: DATA)

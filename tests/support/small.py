@@ -125,9 +125,7 @@ def cohorts(played: Played) -> list[list[int]]:
     return [cohort(suite, played.job.seed, r + 1).tolist() for r in range(suite.rounds)]
 
 
-def resumed(
-    whole: Played, folder: Path, after: int, executor: str | None = None
-) -> Played:
+def resumed(whole: Played, folder: Path, after: int, executor: str | None = None) -> Played:
     """The same run, stopped after some rounds and taken up from its checkpoint.
 
     Args:

@@ -18,7 +18,6 @@ from flbench.core.dataset import Dataset
 from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.lanes import optimizer as lane_optimizer
 from flbench.engine.lanes import training as lane_training
-from flbench.engine.lanes import vectorised
 from flbench.engine.lanes.lanes import Lanes, Place
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
