@@ -27,8 +27,8 @@ PARTS: Mapping[str, str] = {
     " engine.machine.instructions engine.machine.portable engine.options engine.processes.fabric",
     "lanes": "engine.lanes.automatic engine.lanes.convolution engine.lanes.group"
     " engine.lanes.hooks engine.lanes.lanes engine.lanes.optimizer engine.lanes.sharing"
-    " engine.lanes.step engine.lanes.training engine.lanes.vectorised engine.recording.cuda_graphs engine.recording.functions"
-    " engine.recording.program engine.recording.simplify",
+    " engine.lanes.step engine.lanes.training engine.lanes.vectorised"
+    " engine.recording.cuda_graphs engine.recording.functions engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
     " run.result",
     "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
@@ -40,7 +40,7 @@ PARTS: Mapping[str, str] = {
     "processes": "engine.distributed engine.processes.process_group"
     " engine.processes.shared_samples",
     "random numbers": "core.seeding",
-    "rounds": "run.rounds run.runner run.setup run.training",
+    "rounds": "run.rounds run.runner run.scheduling run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
     "training": "core.client core.lightning_hooks core.local_training engine.batches"
