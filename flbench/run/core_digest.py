@@ -28,7 +28,8 @@ PARTS: Mapping[str, str] = {
     "lanes": "engine.lanes.automatic engine.lanes.convolution engine.lanes.group"
     " engine.lanes.hooks engine.lanes.lanes engine.lanes.optimizer engine.lanes.sharing"
     " engine.lanes.step engine.lanes.training engine.lanes.vectorised"
-    " engine.recording.cuda_graphs engine.recording.functions engine.recording.program engine.recording.simplify",
+    " engine.recording.cuda_graphs engine.recording.functions engine.recording.program"
+    " engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
     " run.result",
     "models in memory": "core.client_memory core.file_memory core.layout core.model_bank"
