@@ -331,7 +331,7 @@ def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path:
 
 
 def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_path: Path) -> None:
-    whole = play_toy("fedavg", rounds=4, executor="sequential")
+    whole = play_toy("fedavg", rounds=4)
     assert not whole.result.warnings
     assert not resumed(whole, tmp_path, after=2).result.warnings
     mixed = resumed(whole, tmp_path / "mixed", after=2, executor="vectorised")
@@ -356,14 +356,14 @@ def test_a_run_whose_lanes_failed_goes_on_one_by_one(
     after: int, play_toy: Play, tmp_path: Path
 ) -> None:
     """Lanes fail in round 2. One that goes on with round 4 would train in them again."""
-    whole = play_toy(composition(("later", DrawsLater())), rounds=4)
+    whole = play_toy(composition(("later", DrawsLater())), rounds=4, executor="auto")
     assert whole.said[0].startswith("round 2: clients are trained one by one: ")
     assert whole.result.environment["executor"] == "sequential, as lanes failed"
     assert whole.result.warnings == [
         "rounds before 2 were computed by another executor (vectorised) than this one (sequential,"
         " as lanes failed): equal up to the order of sums"
     ]
-    again = resumed(whole, tmp_path, after=after, executor="auto")
+    again = resumed(whole, tmp_path, after=after)
     assert torch.equal(again.state.models, whole.state.models)
     assert again.result.warnings == whole.result.warnings
     assert again.result.environment == whole.result.environment

@@ -289,7 +289,6 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
 )
 def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1}
-    changes["executor"] = "sequential"
     one = run_of(player(tmp_path / "one"), method, **changes)
 
     def play(ranks: ProcessGroup) -> Any:
