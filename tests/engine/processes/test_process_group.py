@@ -325,7 +325,8 @@ def test_the_processes_of_a_run_leave_lanes_together(tmp_path: Path) -> None:
     """Where the clients of one of them are what lanes cannot train."""
 
     def play(ranks: ProcessGroup) -> tuple[str | None, str]:
-        run = player(tmp_path)("fedavg", clients=8, participation=1.0, rounds=1).run
+        played = player(tmp_path)("fedavg", executor="auto", clients=8, participation=1.0, rounds=1)
+        run = played.run
         assert isinstance(run.executor, DistributedExecutor)
         inner = cast(Vectorised, run.executor.inner)
         start, stage = work_of(run.executor)
