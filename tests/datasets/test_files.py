@@ -681,19 +681,21 @@ def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
 
 def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
     assert status.report(tmp_path, "digits", check=True) == [
-        "digits: 1,797 samples of 1x8x8, 10 labels"
+        "digits: 1,797 samples of 1x8x8, 10 labels",
+        "  labels    0 178, 1 182, 2 177, 3 183, 4 181, 5 182, 6 181, 7 179, 8 174, 9 180",
+        "  tested    a part that suites draw",
     ]
     write_mnist(tmp_path, 12, 5)
     with pytest.raises(UserError, match=r"^mnist: expected 70,000 samples, got 17$"):
         status.report(tmp_path, "mnist", check=True)
     write_cifar_npz(tmp_path, "cifar100", 100)
-    assert status.report(tmp_path, "cifar100", check=True) == [
+    assert status.report(tmp_path, "cifar100", check=True)[:1] == [
         "cifar100: 12 samples of 3x32x32, 100 labels, 8 domains, 4 of the test part, a part:"
         " 12 of 60,000"
     ]
     with pytest.raises(MissingData):
         status.report(tmp_path, "svhn", check=True)
-    assert status.report(tmp_path, "rotated:digits", check=True) == [
+    assert status.report(tmp_path, "rotated:digits", check=True)[:1] == [
         "rotated:digits: 1,797 samples of 1x8x8, 10 labels, 4 domains"
     ]
 
