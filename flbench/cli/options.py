@@ -45,7 +45,7 @@ Workers = Annotated[
         help="runs at once, each in a process of its own; auto: as many as CPUs and memory hold",
     ),
 ]
-Executors = Literal["auto", "sequential", "vectorised", "fastest"]
+Executors = Literal["auto", "sequential", "vectorised"]
 Executor = Annotated[Executors, typer.Option(help="how clients train")]
 Portable = Annotated[
     bool,

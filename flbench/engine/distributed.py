@@ -16,6 +16,7 @@ from flbench.core.client import LocalWork
 from flbench.core.per_client import joined
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
+from flbench.engine.options import FELL_BACK
 from flbench.engine.processes.process_group import ProcessGroup, assign
 from flbench.engine.sequential import Sequential, ShapeAndType, common_extras, stack_kept
 
@@ -37,6 +38,10 @@ class DistributedExecutor(Sequential):
     def evaluates_in_lanes(self) -> bool:
         """Whether each process may evaluate its models in one pass; see `Sequential`."""
         return self.inner.evaluates_in_lanes
+
+    def leave_lanes(self, reason: str) -> None:
+        """Train one by one from now on; see `Sequential`."""
+        self.inner.leave_lanes(reason)
 
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
@@ -61,9 +66,13 @@ class DistributedExecutor(Sequential):
             rows = part.unbind()
         else:  # every process writes its models where all read them
             rows = tuple(table[position] for position in own.tolist())
-        upload, everyone = self.group.attempt_and_share(
-            lambda: self.inner.fit_into(rows, own_start, own_stage, work, round_), small_fields
+        upload, heard = self.group.attempt_and_share(
+            lambda: self.inner.fit_into(rows, own_start, own_stage, work, round_),
+            lambda upload: (self.inner.name, small_fields(upload)),
         )
+        if any(name == FELL_BACK for name, _ in heard):
+            self.leave_lanes("they failed in another process")
+        everyone = [fields for _, fields in heard]
         order = torch.tensor([position for own in assigned for position in own]).argsort()
         params = self.group.stack(part, assigned) if table is None else table
         busy = [share for share, own in zip(everyone, assigned, strict=True) if own]

@@ -80,6 +80,9 @@ class Sequential:
         """Whether models with samples of their own each may be evaluated in one pass."""
         return False
 
+    def leave_lanes(self, reason: str) -> None:
+        """Train one by one from now on, as where lanes are not possible; here nothing changes."""
+
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
         rows = self.all_owned(client, stage)

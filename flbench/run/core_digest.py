@@ -26,9 +26,10 @@ PARTS: Mapping[str, str] = {
     " run.context",
     "instructions": "core.torchvision_compat engine.machine.allocator engine.machine.deterministic"
     " engine.machine.instructions engine.machine.portable engine.options engine.processes.fabric",
-    "lanes": "engine.lanes.convolution engine.lanes.group engine.lanes.hooks engine.lanes.lanes"
-    " engine.lanes.optimizer engine.lanes.step engine.lanes.training"
-    " engine.lanes.vectorised engine.recording.cuda_graphs engine.recording.functions"
+    "lanes": "engine.lanes.automatic engine.lanes.convolution engine.lanes.group"
+    " engine.lanes.hooks engine.lanes.lanes engine.lanes.optimizer engine.lanes.phase"
+    " engine.lanes.step engine.lanes.training engine.lanes.vectorised"
+    " engine.recording.cuda_graphs engine.recording.functions engine.recording.in_place"
     " engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
     " run.result",

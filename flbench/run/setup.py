@@ -22,10 +22,11 @@ from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.distributed import DistributedExecutor
+from flbench.engine.lanes.automatic import automatic
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.machine.processor import lacks_bfloat16
-from flbench.engine.options import EXACT
+from flbench.engine.options import EXACT, FELL_BACK
 from flbench.engine.processes.fabric import open_fabric
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.processes.shared_samples import made_once
@@ -370,43 +371,38 @@ def choose_executor(
     Raises:
         UserError: there is no executor of that name.
     """
-    name = spec.engine.executor
-    if name == "auto":
-        lanes = automatic(space.device, space.layout.parameters)
-        name = "sequential" if spec.engine.compile else lanes
+    name = named_executor(spec, space.module, visible.x, space.device)
     if name == "sequential":
         if spec.engine.compile:
             space.compile()
         return Sequential(space, visible, spec.seed, store)
-    if name not in ("vectorised", "fastest"):
-        raise UserError(
-            f"unknown executor '{spec.engine.executor}': expected auto, sequential, vectorised or"
-            " fastest"
-        )
+    if name != "vectorised":
+        raise UserError(f"unknown executor '{name}': expected auto, sequential or vectorised")
     if spec.engine.compile:
         raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
-    if name == "fastest" and ProcessGroup.of(space.fabric).size > 1:
-        raise UserError("--executor fastest measures one process: choose one with --devices 1")
-    return Vectorised(space, visible, spec.seed, spec.say, measures=name == "fastest", store=store)
+    return Vectorised(space, visible, spec.seed, spec.say, store=store)
+
+
+def named_executor(spec: RunSpec, module: nn.Module, x: Tensor, device: torch.device) -> str:
+    """The executor that is asked for; `automatic` says what `auto` stands for.
+
+    Args:
+        module: what is trained.
+        x: samples, shape (m, ...).
+        device: on which it is trained.
+    """
+    if spec.engine.executor != "auto":
+        return spec.engine.executor
+    if spec.engine.compile:
+        return "sequential"
+    shape, batch = tuple(x.shape[1:]), spec.suite.local.batch_size
+    return automatic(module, shape, batch, device, spec.engine.precision)
 
 
 def shared(executor: Sequential) -> Sequential:
     """The executor, dealt to the processes of the run if there are several."""
     ranks = ProcessGroup.of(executor.workspace.fabric)
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
-
-
-SMALL = 20_000_000
-"""Parameters below which one client's batch leaves an accelerator idle."""
-
-
-def automatic(device: torch.device, parameters: int) -> str:
-    """The executor that `auto` stands for.
-
-    On CPUs one client after the other is faster, whatever the network. On CUDA lanes are faster, up
-    to ResNet-18 with 11 million parameters; nobody has measured larger ones (docs/performance.md).
-    """
-    return "vectorised" if device.type == "cuda" and parameters < SMALL else "sequential"
 
 
 def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> ClientModule:
@@ -432,6 +428,8 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
             path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one
         run.ledger = run.services.ledger = ledger
         run.history = history
+        if history.executor.startswith(FELL_BACK):
+            run.executor.leave_lanes("they failed in earlier rounds")
         run.services.seconds.update(history.seconds)
         run.services.drain()
         for message in messages:

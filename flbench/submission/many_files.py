@@ -26,12 +26,12 @@ from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.submission.auditing import AuditAnswer, Checked, Task, known, play
 from flbench.submission.verification import engine_of, limits_of
+from flbench.sweeps.launchers import on_cpu
 from flbench.sweeps.workers import (
     PRELOADED,
     as_many_as_fit,
     how_it_died,
     message,
-    on_cpu,
     reporting,
 )
 from flbench.terminal.console import Console

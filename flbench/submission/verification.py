@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
-EXECUTORS = ("sequential", "vectorised")
+SEQUENTIAL, LANES = "sequential", "vectorised"
 
 COMPUTED_BY = (
     "flbench", "core", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
@@ -38,6 +38,9 @@ def computed_otherwise(one: Result, other: Result) -> list[str]:
     pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
     found = [f"{key} {there}, here {here}" for key, there, here in pairs if there and there != here]
     found += [f"{key} not known, here {here}" for key, there, here in pairs if here and not there]
+    ranks = [of.environment.get("ranks", "1") for of in (one, other)]
+    if one.environment.get("executor") != SEQUENTIAL and ranks[0] != ranks[1]:
+        found.append(f"processes {ranks[0]}, here {ranks[1]}")
     for plugin in other.plugins:
         mine = next((mine for mine in one.plugins if mine.name == plugin.name), None)
         if mine is None or not mine.source:
@@ -168,13 +171,15 @@ def lacks_device(result: Result) -> bool:
 def engine_of(result: Result, other: str | None = None) -> EngineOptions:
     """What comes nearest to how a result was computed, or the same with another executor."""
     from flbench.engine.machine.portable import NAME, is_possible
-    from flbench.engine.options import EXACT, EngineOptions
+    from flbench.engine.options import EXACT, FELL_BACK, EngineOptions
 
     stated = result.environment
-    executor, threads = stated.get("executor", ""), stated.get("threads", "")
+    on_cpu, threads = stated.get("device") == "cpu", stated.get("threads", "")
+    known = {SEQUENTIAL: SEQUENTIAL, LANES: LANES, FELL_BACK: LANES}
+    usual = SEQUENTIAL if on_cpu else "auto"  # of files from before the executor was named
     return EngineOptions(
-        executor=other or (executor if executor in EXECUTORS else "auto"),
-        accelerator="cpu" if stated.get("device") == "cpu" else "auto",
+        executor=other or known.get(stated.get("executor", ""), usual),
+        accelerator="cpu" if on_cpu else "auto",
         precision=stated.get("precision", EXACT),
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
         portable=stated.get("processor") == NAME and is_possible(),

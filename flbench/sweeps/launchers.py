@@ -99,6 +99,14 @@ def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
         yield cell, attempt(cell.spec, take if number == len(cells) else load)
 
 
+def on_cpu(accelerator: str) -> bool:
+    """Whether cells are computed on CPUs alone."""
+    import torch
+
+    others = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return accelerator == "cpu" or (accelerator == "auto" and not others)
+
+
 def run_locally(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, and stop them when a batch system asks for it."""
     with stoppable():

@@ -36,6 +36,7 @@ from flbench.sweeps.launchers import (
     RETRIES,
     Outcome,
     OutcomeGenerator,
+    on_cpu,
     raise_lost_interruptions,
     run_locally,
     run_request,
@@ -81,14 +82,6 @@ def at_once(cells: Sequence[Cell]) -> int:
     engine = cells[0].spec.engine
     cpus = joblib.cpu_count() if on_cpu(engine.accelerator) else 1
     return max(1, min(len(cells), cpus // engine.threads))
-
-
-def on_cpu(accelerator: str) -> bool:
-    """Whether cells are computed on CPUs alone."""
-    import torch
-
-    others = torch.cuda.is_available() or torch.backends.mps.is_available()
-    return accelerator == "cpu" or (accelerator == "auto" and not others)
 
 
 def fitting(most: int, peak: int, free: int | None) -> int:

@@ -173,7 +173,10 @@ def shared_as_alone(
     seed, size = rng.randrange(1000), rng.choice([2, 2, 3])
 
     def play(where: str) -> Played:
-        return run_of(player(folder / where), method, settings=settings, seed=seed, **suite)
+        return run_of(
+            player(folder / where), method, settings=settings, seed=seed, executor="sequential",
+            **suite,
+        )  # fmt: skip
 
     def shared(group: ProcessGroup) -> tuple[Played, dict[str, Any]]:
         played = play("several")

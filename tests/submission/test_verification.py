@@ -436,6 +436,10 @@ def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
     known = {"executor": "vectorised", "device": "cpu", "threads": "3", "precision": "bf16-mixed"}
     assert engine(**known) == ("vectorised", "cpu", "bf16-mixed", 3)
     assert engine_of(result, "vectorised").executor == "vectorised"
+    fell_back = {"executor": "sequential, as lanes failed", "device": "cuda:0"}
+    assert engine(**fell_back) == ("vectorised", "auto", "32-true", 1), "they fail again"
+    assert engine(device="cpu") == ("sequential", "cpu", "32-true", 1), "as all files were before"
+    assert engine(executor="sequential", device="cpu")[0] == "sequential", "whatever auto is here"
     odd = {"executor": "rm -rf", "device": "cuda:0", "threads": "99999999"}
     assert engine(**odd) == ("auto", "auto", "32-true", 1)
 

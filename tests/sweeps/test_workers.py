@@ -254,7 +254,7 @@ def test_seeds_in_lanes_have_the_bytes_of_one_process_in_workers(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
     """The first worker is killed: its seed goes on in another one."""
-    words = "-p pfedlia -s iid --seeds 4 --executor vectorised --accelerator cpu --rounds 3"
+    words = "-p pfedlia -s iid --seeds 4 --accelerator cpu --rounds 3"
     grid = (*words.split(), "--set", "clients=10", "--set", "warmup=1", "--set", "probe_epochs=1")
     assert typed("sweep", *grid, "--out", "here", "--workers", "1")[0] == 0
     on_message("peak", kill_one())

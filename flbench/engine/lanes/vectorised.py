@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +25,13 @@ from flbench.engine.lanes.evaluation import TOGETHER
 from flbench.engine.lanes.hooks import NotVectorisable, in_lanes
 from flbench.engine.lanes.lanes import ProgramTable, StageJob
 from flbench.engine.lanes.optimizer import not_shared
+from flbench.engine.options import FELL_BACK
 from flbench.engine.recording.program import USES
 from flbench.engine.sequential import Sequential, copy_idle, stack_upload
 from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError
 from flbench.federation.federation import Samples
 
-SLOWER = "lanes are slower"
 SOON = 2
 """`USES` on a device: there the Python of a step takes many times as long as its operations."""
 
@@ -45,7 +44,6 @@ class Vectorised(Sequential):
         samples: the visible ones.
         seed: of the run.
         say: prints the reason when clients are trained one by one.
-        measures: train the first stage both ways, and go on with the faster one.
         store: where tables of uploads are.
     """
 
@@ -55,12 +53,10 @@ class Vectorised(Sequential):
         samples: Samples,
         seed: int,
         say: Callable[[str], None],
-        *,
-        measures: bool = False,
         store: RowStore | None = None,
     ) -> None:
         super().__init__(workspace, samples, seed, store)
-        self.say, self.measures = say, measures
+        self.say = say
         self.usual_rate = workspace.module.local.lr
         self.uses = USES if workspace.device.type == "cpu" else min(USES, SOON)
         self._is_linear = is_linear(workspace.module)
@@ -71,10 +67,17 @@ class Vectorised(Sequential):
 
     @property
     def name(self) -> str:
-        """How clients are trained, where the module allows it."""
-        if self.reason != SLOWER:
-            return "vectorised"
-        return "sequential, evaluated in lanes" if self.evaluates_in_lanes else "sequential"
+        """How clients are trained, as far as is known."""
+        return "vectorised" if self.reason is None else FELL_BACK
+
+    @property
+    def uses_lanes(self) -> bool:
+        """Whether the next stage is trained in lanes, as far as is known."""
+        return self.reason is None
+
+    def leave_lanes(self, reason: str) -> None:
+        """Train one by one from now on; a reason that is known already stays."""
+        self.reason = self.reason or reason
 
     @property
     def evaluates_in_lanes(self) -> bool:
@@ -106,9 +109,6 @@ class Vectorised(Sequential):
         round_: int,
     ) -> Upload:
         """Train every acting client from its start; see `Sequential.fit_into`."""
-        if self.measures and self.reason is None and int(start.active.sum()) > 1:
-            self.measures = False
-            self._measure(rows, start, stage, work, round_)
         if self.reason is None:
             try:
                 return self._fit_in_lanes(rows, start, stage, work, round_)
@@ -122,32 +122,6 @@ class Vectorised(Sequential):
                 self.reason = text if known else f"{type(error).__name__}: {text}"
                 self.say(f"round {round_}: clients are trained one by one: {self.reason}")
         return super().fit_into(rows, start, stage, work, round_)
-
-    def _measure(
-        self,
-        rows: Sequence[Tensor],
-        start: Dispatched,
-        stage: Stage,
-        work: LocalWork,
-        round_: int,
-    ) -> None:
-        """Train a stage both ways, and say which one took less time; all later stages take it.
-
-        Lanes are measured when all their steps are recorded, as they are later in a run.
-        """
-        uses, self.uses = self.uses, 1
-        self.fit_into(rows, start, stage, work, round_)  # records the steps
-        self.uses = uses
-        began = perf_counter()
-        self.fit_into(rows, start, stage, work, round_)
-        between = perf_counter()
-        if self.reason is None:
-            super().fit_into(rows, start, stage, work, round_)
-            lanes, alone = between - began, perf_counter() - between
-            text = f"a stage took {lanes:.3f} s in lanes and {alone:.3f} s one by one"
-            if lanes > alone:
-                self.reason = SLOWER
-            self.say(f"clients are trained {'one by one' if self.reason else 'in lanes'}: {text}")
 
     def _fit_in_lanes(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import grids
@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from in_processes import call
 from in_threads import Fake, together
 from torch import Tensor
-from toy import Play, composition, install, player, toy_dataset
+from toy import Play, Played, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
@@ -42,7 +42,8 @@ from flbench.core.per_client import PER_CLIENT, all_marked
 from flbench.core.state import Dispatched, Upload
 from flbench.core.types import Extras
 from flbench.engine.distributed import DistributedExecutor, gathered
-from flbench.engine.options import EngineOptions
+from flbench.engine.lanes.vectorised import Vectorised
+from flbench.engine.options import FELL_BACK, EngineOptions
 from flbench.engine.processes import process_group
 from flbench.engine.processes.fabric import join_process_group, open_fabric
 from flbench.engine.processes.process_group import ALONE, ProcessGroup, assign
@@ -337,6 +338,42 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
 
 
+@pytest.mark.parametrize("executor", ["auto", "vectorised"])
+def test_in_lanes_three_processes_are_one_up_to_rounding(executor: str, tmp_path: Path) -> None:
+    """Groups and bytes are equal; each process calls the module for other clients together."""
+    changes: dict[str, Any] = {"clients": 8, "participation": 1.0, "rounds": 2}
+
+    def play(ranks: ProcessGroup | None = None) -> tuple[Played, dict[str, str]]:
+        played = player(tmp_path)("fedavg", executor=executor, **changes)
+        return played, played.result.environment
+
+    one, _ = play()
+    for three, told in together(3, play):
+        assert (told["ranks"], told["executor"]) == ("3", "vectorised")
+        torch.testing.assert_close(three.state.models, one.state.models, rtol=1e-4, atol=1e-6)
+        assert torch.equal(three.state.membership.home, one.state.membership.home)
+        assert three.run.ledger.totals == one.run.ledger.totals
+
+
+def test_the_processes_of_a_run_leave_lanes_together(tmp_path: Path) -> None:
+    """Where the clients of one of them are what lanes cannot train."""
+
+    def play(ranks: ProcessGroup) -> tuple[str | None, str]:
+        played = player(tmp_path)("fedavg", executor="auto", clients=8, participation=1.0, rounds=1)
+        run = played.run
+        assert isinstance(run.executor, DistributedExecutor)
+        inner = cast(Vectorised, run.executor.inner)
+        start, stage = work_of(run.executor)
+        if ranks.rank == 1:
+            inner.leave_lanes("its clients are odd")
+        run.executor.fit(start, stage, LocalWork(), 2)
+        return inner.reason, run.executor.name
+
+    reasons, names = zip(*together(3, play), strict=True)
+    assert reasons == ("they failed in another process", "its clients are odd", reasons[0])
+    assert set(names) == {FELL_BACK}
+
+
 @pytest.mark.parametrize("name", ["sequential", "vectorised"])
 def test_each_process_trains_and_evaluates_as_one_alone(name: str, play_toy: Play) -> None:
     executor = play_toy("fedavg", executor=name, rounds=1).run.executor
@@ -583,9 +620,11 @@ def test_mixed_precision_works_from_the_command_line(tmp_path: Path) -> None:
 
 # --- real processes -----------------------------------------------------------------------------
 
-SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu")
+ONE_BY_ONE = ("--executor", "sequential")
+"""In lanes two processes give the numbers of one up to rounding."""
+SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu", *ONE_BY_ONE)
 RAGGED = (
-    "-p", "scaffold,pfedlia",
+    "-p", "scaffold,pfedlia", *ONE_BY_ONE,
     "-s", "dirichlet-0.1", "--rounds", "3", "--accelerator", "cpu",
     "--set", "clients=12", "--set", "participation=0.25", "--set", "ft_epochs=1",
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
