@@ -167,12 +167,9 @@ def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float 
     }
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1)
 def _clustering(labels: tuple[int, ...], groups: tuple[int, ...] | None) -> Mapping[str, Value]:
-    """The same once per grouping: groups stay for many rounds, and several metrics ask.
-
-    Several runs may go on at once, such as the seeds of a method.
-    """
+    """The same once per grouping: groups stay for many rounds, and several metrics ask."""
     return clustering_summary(np.array(labels), None if groups is None else np.array(groups))
 
 

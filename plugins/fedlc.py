@@ -33,7 +33,7 @@ class FedLC:
     @fl.hookimpl
     def dispatch(self, stage: fl.Stage, ctx: fl.Context) -> fl.Start:
         """Clients know their own class counts."""
-        margin = self.tau * ctx.label_counts[stage.clients].float() ** -0.25
+        margin = self.tau * ctx.own_label_counts(stage.clients).float() ** -0.25
         return fl.Start(client_memory={"margin": margin.to(ctx.initial.device)})
 
     @fl.hookimpl

@@ -145,7 +145,7 @@ class FedProto:
     ) -> fl.Personal:
         """Models, shape (n, W), with their heads and with the nearest prototype."""
         known = state.memory["fedproto.known"].expand(len(clients), -1, -1)
-        own_classes = (ctx.label_counts[clients] > 0)[:, :, None].to(known.device)
+        own_classes = (ctx.own_label_counts(clients) > 0)[:, :, None].to(known.device)
         own = torch.where(own_classes, known, torch.nan)
         extras = {"known": known, "own": own}
         by_head = fl.Personal(params=rows, extras=extras)

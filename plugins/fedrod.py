@@ -89,7 +89,7 @@ class FedRoD:
 
     def prior(self, ids: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
         """Gamma log m_i, shape (n, C); -inf for classes that a client does not have."""
-        counts = ctx.label_counts[ids].to(ctx.initial)
+        counts = ctx.own_label_counts(ids).to(ctx.initial)
         return {"prior": self.gamma * counts.log()} if self.gamma else {}
 
     @fl.hookimpl

@@ -129,7 +129,7 @@ class HeteroFL:
 
     def labels_of(self, clients: Tensor, ctx: fl.Context) -> dict[str, Tensor]:
         """The labels that the clients have, shape (n, C), bool; nothing if nothing is masked."""
-        own = (ctx.label_counts[clients] > 0).to(ctx.initial.device)
+        own = (ctx.own_label_counts(clients) > 0).to(ctx.initial.device)
         return {LABELS: own} if self.masked else {}
 
     @fl.hookimpl

@@ -9,18 +9,17 @@ Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated 
 The first model has the common initial weights, the others have different initial weights: with K
 equal models all clients would choose the first in every round. `balanced` draws them again, as the
 authors do, until each model is chosen by its share of the clients; `init=heads` keeps a common
-body, draws new heads and trains K random groups for an epoch first. Departure: sample-weighted
-means (the authors' CIFAR code averages uniformly).
+body, draws new heads and trains K random groups for an epoch first. With `weighting=uniform` a
+client says that it has one sample. Departure: sample-weighted means (the paper's are uniform).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
@@ -106,18 +105,19 @@ class IFCA:
         """Every acting client chooses the best model; ties give the first."""
         if stage.label == HEADS and phase == "before":
             shuffled = torch.as_tensor(ctx.rng("ifca-heads").permutation(ctx.clients))
-            return self.membership(shuffled % self.k, ctx)
+            return fl.Membership(shuffled % self.k)
         if scores is None:
             return None
         home = state.membership.home.clone()
         home[scores.row_ids] = scores.values.argmax(dim=1)
-        return self.membership(home, ctx)
+        return fl.Membership(home)
 
-    def membership(self, home: Tensor, ctx: fl.Context) -> fl.Membership:
-        """Disjoint groups; for uniform means the weights divide by the sample counts."""
+    @fl.hookimpl
+    def encode(self) -> Callable[[fl.Message], fl.Message] | None:
+        """For uniform means, every client counts as one sample; the model is sent as it is."""
         if self.weighting == "samples":
-            return fl.Membership(home)
-        return fl.Membership(home, F.one_hot(home, self.k).T / ctx.samples.double())
+            return None
+        return lambda message: replace(message, samples=1)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:

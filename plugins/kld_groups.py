@@ -53,9 +53,10 @@ class KLDGroups:
         if ctx.round != self.after + 1 or phase != "before" or len(state.models) > 1:
             return None
         ctx.send("up", ctx.everybody, "label counts", ctx.classes)
+        counts = ctx.own_label_counts(ctx.everybody)
         home = torch.zeros(ctx.clients, dtype=torch.int64)
         if ctx.clients > 1:
-            merges = fl.clustering.dendrogram(fl.heterogeneity.kld(ctx.label_counts.numpy()))
+            merges = fl.clustering.dendrogram(fl.heterogeneity.kld(counts.numpy()))
             height = self.gamma
             if self.groups is not None:
                 merges[:, 2] = np.arange(len(merges))  # ranks as heights, which have no ties
@@ -68,8 +69,8 @@ class KLDGroups:
         """A newcomer joins the group with the smallest mean divergence from it."""
         if len(state.models) == 1:
             return None
-        counts = ctx.label_counts.numpy()
-        known = np.arange(len(counts)) < ctx.clients
-        divergence = fl.heterogeneity.kld(counts)[np.ix_(clients.numpy(), known)]
+        both = torch.cat([clients, ctx.everybody])
+        divergence = fl.heterogeneity.kld(ctx.own_label_counts(both).numpy())
+        divergence = divergence[: len(clients), len(clients) :]
         home = state.membership.home[: ctx.clients]
         return fl.Personal(row=fl.similarity.best_group(torch.as_tensor(-divergence), home))

@@ -202,7 +202,7 @@ def test_churn_by_hand(before: list[int], after: list[int], expected: float) -> 
 def test_calibration_is_torchmetrics() -> None:
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    from flbench.engine.cross_evaluation import confidences
+    from flbench.engine.model_evaluation import confidences
 
     draw = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(500, 4, generator=draw)
@@ -218,7 +218,7 @@ def test_calibration_is_torchmetrics() -> None:
 
 
 def test_tokens_are_judged_one_by_one() -> None:
-    from flbench.engine.cross_evaluation import confidences
+    from flbench.engine.model_evaluation import confidences
 
     draw = torch.Generator().manual_seed(1)
     logits, y = torch.randn(6, 5, 4, generator=draw), torch.randint(4, (6, 5), generator=draw)

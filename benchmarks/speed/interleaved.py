@@ -185,30 +185,34 @@ class RunningProgram:
         )
         os.close(handle)
 
-    def read_report(self) -> Row:
+    def read_report(self, timeout: float | None = None) -> Row:
         """Read the next report.
+
+        Args:
+            timeout: seconds to wait for it; None = `TIMEOUT`.
 
         Raises:
             ProgramFailed: the program ended or timed out.
         """
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], TIMEOUT)[0]:
-            raise ProgramFailed(f"no report for {TIMEOUT:.0f} s; {last_error_line(self._errors)}")
+        limit = TIMEOUT if timeout is None else max(0.0, timeout)
+        if not select.select([self._process.stdout], [], [], limit)[0]:
+            raise ProgramFailed(f"no report for {limit:.0f} s; {last_error_line(self._errors)}")
         line = self._process.stdout.readline()
         if not line:
             raise ProgramFailed(last_error_line(self._errors))
         report: Row = json.loads(line)
         return report
 
-    def play_round(self) -> Row:
-        """Let the program play a round; return its report."""
+    def play_round(self, timeout: float | None = None) -> Row:
+        """Let the program play a round; return its report, see `read_report`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b".")
             self._process.stdin.flush()
         except OSError:
             raise ProgramFailed(last_error_line(self._errors)) from None
-        return self.read_report()
+        return self.read_report(timeout)
 
     def peak_mb(self) -> float | None:
         """Sum of the peak memory of its processes; None where /proc is missing."""

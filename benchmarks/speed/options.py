@@ -19,11 +19,11 @@ from .workload import Workload
 TITLE = "Options, each against none, rounds in turn (`ratio`: as many times as long as without)"
 GOAL = "no option is on by default that costs time"
 OPTIONS: dict[str, dict[str, object]] = {
-    "none": {},
-    "--precision bf16-mixed": {"precision": "bf16-mixed"},
-    "--compile": {"compile": True},
+    "none": {"executor": "sequential"},
+    "--precision bf16-mixed": {"executor": "sequential", "precision": "bf16-mixed"},
+    "--compile": {"executor": "sequential", "compile": True},
     "--executor vectorised": {"executor": "vectorised"},
-    "--portable": {"portable": True},
+    "--portable": {"executor": "sequential", "portable": True},
 }
 
 

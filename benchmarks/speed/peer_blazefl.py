@@ -5,6 +5,8 @@ more than one process, in a pool of `threads` or of `processes` (WAY). As in its
 the server does not evaluate its model after every round; samples are permuted once per epoch and
 sliced, in place of a DataLoader that augments them one by one; SGD is fused; and the pool, which it
 makes anew in every round, is forked, because spawned workers would import torch in every round.
+On a device the samples are there from the beginning. It reports whether the interpreter lock is on:
+its threads need a Python without it to run at once, and a module that needs the lock turns it on.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from blazefl.contrib import (
     FedAvgProcessPoolClientTrainer,
     FedAvgThreadPoolClientTrainer,
 )
-from blazefl.core import IPCMode, ModelSelector, PartitionedDataset
-from peer_workload import arguments, data, network
+from blazefl.core import ModelSelector, PartitionedDataset
+from peer_workload import DEVICE, arguments, data, network
 from torch import Generator, Tensor, nn
 from turns import Turns
 
@@ -34,13 +36,12 @@ from turns import Turns
 class Batches:
     """The batches of an epoch of one client, in an order drawn anew each time."""
 
-    dataset = None
-
     def __init__(self, x: Tensor, y: Tensor, size: int, generator: Generator) -> None:
         self.x, self.y, self.size, self.generator = x, y, size, generator
+        self.dataset = y  # BlazeFL asks for its length
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(self.y), generator=self.generator)
+        order = torch.randperm(len(self.y), generator=self.generator).to(DEVICE)
         return zip(self.x[order].split(self.size), self.y[order].split(self.size), strict=True)
 
 
@@ -86,8 +87,8 @@ def main() -> None:
         dataset=dataset,
         global_round=rounds + 1,
         num_clients=work["clients"],
-        sample_ratio=(work["cohort"] + 0.5) / work["clients"],  # it rounds down
-        device="cpu",
+        sample_ratio=min(1.0, (work["cohort"] + 0.5) / work["clients"]),  # it rounds down
+        device=DEVICE,
         batch_size=work["batch"],
         seed=0,
     )
@@ -96,7 +97,7 @@ def main() -> None:
         "model_selector": selector,
         "model_name": path,
         "dataset": dataset,
-        "device": "cpu",
+        "device": DEVICE,
         "num_clients": work["clients"],
         "epochs": work["epochs"],
         "batch_size": work["batch"],
@@ -112,11 +113,9 @@ def main() -> None:
             **settings,
             num_parallels=processes,
             state_dir=folder,
-            share_dir=folder,
-            ipc_mode=IPCMode.SHARED_MEMORY,
         )
-    turns.report_and_wait()
-    while not server.if_stop():
+    turns.report_and_wait(lock=getattr(sys, "_is_gil_enabled", lambda: True)())
+    while not server.is_stopped():
         trainer.local_process(server.downlink_package(), server.sample_clients())
         trained = 0
         for package in trainer.uplink_package():

@@ -2,7 +2,7 @@
 
 A simulation with its FedAvg strategy; clients run in one Ray actor per process. The client
 trains as in the PyTorch examples of Flower, but samples are permuted once per epoch and sliced, in
-place of a DataLoader, and SGD is fused.
+place of a DataLoader, and SGD is fused. The actors share one GPU, if it trains.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peer_workload import arguments, data, network
+from peer_workload import DEVICE, arguments, data, network
 from torch.nn import functional as F
 from turns import Turns
 
 
 def train(message: Message, context: Context, work: dict[str, Any], path: str) -> Message:
     """Train one client for a round; data and network are cached in its Ray actor."""
-    net = network(path)
+    net = network(path).to(DEVICE)
     all_x, all_y = data(work)
     client = int(context.node_config["partition-id"])
     x, y = all_x[client], all_y[client]
@@ -35,7 +35,7 @@ def train(message: Message, context: Context, work: dict[str, Any], path: str) -
     )
     steps = 0
     for _ in range(work["epochs"]):
-        order = torch.randperm(len(y))
+        order = torch.randperm(len(y)).to(DEVICE)
         shuffled_x, shuffled_y = x[order], y[order]
         for at in range(0, len(y), work["batch"]):
             end = at + work["batch"]
@@ -102,13 +102,14 @@ def main() -> None:
         arrays = ArrayRecord(network(path).state_dict())
         strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds + 1)
 
+    gpus = int(DEVICE == "cuda")
     run_simulation(
         server_app=server,
         client_app=client,
         num_supernodes=work["clients"],
         backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": processes, "log_to_driver": False},
+            "client_resources": {"num_cpus": 1, "num_gpus": gpus / processes},
+            "init_args": {"num_cpus": processes, "num_gpus": gpus, "log_to_driver": False},
         },
     )
 

@@ -2,6 +2,7 @@
 
 Federated averaging with a simulated backend, as its own benchmarks set it up; the local optimiser
 is fused SGD. pfl does not shuffle a client's samples. A second process is a second worker of pfl.
+Workers that share a GPU speak through gloo, because NCCL, which pfl asks for, refuses it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 
 RANK = int(os.environ.get("PFL_WORKER_RANK", 0))
@@ -29,16 +31,24 @@ def start_workers(processes: int) -> None:
         subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=subprocess.DEVNULL)
 
 
+def with_gloo(connect: Callable[..., None], *, backend: str, **settings: object) -> None:
+    """Connect the workers through gloo, whatever backend is asked for."""
+    connect(backend="gloo", **settings)
+
+
 def main() -> None:
     """Play the rounds."""
-    from peer_workload import arguments, data, network
+    from peer_workload import DEVICE, arguments, data, network
     from turns import Turns
 
+    os.environ["PFL_PYTORCH_DEVICE"] = DEVICE
     work, processes, path, rounds = arguments()
     turns = Turns() if RANK == 0 else None
     start_workers(processes)
     import numpy as np
     import torch
+
+    torch.distributed.init_process_group = partial(with_gloo, torch.distributed.init_process_group)
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams

@@ -6,12 +6,16 @@ It needs nothing but Python and torch, because it is imported in their environme
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+DEVICE = os.environ.get("FLBENCH_SPEED_DEVICE", "cpu")
+"""Type of the device that trains."""
 
 
 def arguments() -> tuple[dict[str, Any], int, str, int]:
@@ -41,5 +45,14 @@ def images(
 
 
 def data(work: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Samples and labels of a workload."""
-    return images(work["clients"], work["samples"], tuple(work["shape"]), work["classes"])
+    """Samples and labels of a workload, on the device."""
+    return on_device(work["clients"], work["samples"], tuple(work["shape"]), work["classes"])
+
+
+@lru_cache(maxsize=1)
+def on_device(
+    clients: int, samples: int, shape: tuple[int, ...], classes: int
+) -> tuple[Tensor, Tensor]:
+    """`images` on the device."""
+    x, y = images(clients, samples, shape, classes)
+    return x.to(DEVICE), y.to(DEVICE)

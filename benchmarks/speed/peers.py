@@ -43,8 +43,8 @@ PEERS = {
     "pfl": Peer("pfl==0.6.0"),
     "flower": Peer("flwr[simulation]==1.42.0", ("certifi",)),
     "blazefl": Peer(
-        "blazefl[contrib,reproducibility]==2.0.3",
-        pythons=("python3.14t", "python3.14", "python3.13"),
+        "blazefl[contrib,reproducibility]==3.0.0",
+        pythons=("python3.14t", "python3.14"),
         ways=("threads", "processes"),
     ),
 }
@@ -73,10 +73,11 @@ for text in requires(whole.name):
 
 
 ABOUT = """
-import sys, sysconfig
+import sys
 from importlib.metadata import version
-free = sysconfig.get_config_var("Py_GIL_DISABLED")
-threads = "whose threads run at once" if free else "whose threads take turns (GIL)"
+import torch, blazefl.contrib  # a module that needs the lock turns it on
+locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+threads = "whose threads take turns (GIL)" if locked else "whose threads run at once"
 print(f"Python {sys.version.split()[0]}, {threads}, torch {version('torch')}")
 """
 

@@ -64,6 +64,7 @@ def seconds_of(
     """
     from flbench.core.client_module import LocalWork
     from flbench.core.state import Personal
+    from flbench.engine.lanes.evaluation import OWN
     from flbench.engine.options import EngineOptions
     from flbench.federation.federation import Samples
     from flbench.run.evaluation import evaluate
@@ -81,12 +82,12 @@ def seconds_of(
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for again in range(times + 1):
         for lanes, found in seconds.items():
-            executor.workspace.evaluates_lanes = lanes
+            executor.workspace.compared = {OWN} if lanes else None
             began = time.perf_counter()
             evaluate(executor, personal, state, held_out, everybody, lambda stage: LocalWork())
             if again:  # the first time gathers the samples
                 found.append(time.perf_counter() - began)
-            assert executor.workspace.evaluates_lanes is lanes, "lanes failed"
+            assert (executor.workspace.compared is not None) is lanes, "lanes failed"
     return seconds[False], seconds[True]
 
 

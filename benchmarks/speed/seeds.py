@@ -1,4 +1,4 @@
-"""Four seeds of the main job in the same lanes, in one process and in two workers.
+"""Four seeds of the main job in lanes, in one process and in two workers.
 
 Of `flbench run`, what the time went into: the parts that result files have, and all else: start-up,
 imports, the other hooks, checkpoints, result files. How much faster the whole command could get if

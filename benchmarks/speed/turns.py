@@ -38,8 +38,12 @@ class Turns:
     def report_and_wait(self, **report: object) -> None:
         """Report the time since the last call and `report`, and wait for the next turn.
 
-        The first call reports that the program is ready for its first round.
+        The first call reports that the program is ready for its first round. What a CUDA device has
+        still to do belongs to the round.
         """
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         spent = time.perf_counter() - self._began
         print(json.dumps({**report, "seconds": spent}), file=self._out, flush=True)
         if not os.read(0, 1):

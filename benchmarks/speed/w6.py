@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import torch
 
-from flbench.engine import cross_evaluation
+from flbench.engine.cross_evaluation import cross_evaluate
+from flbench.engine.lanes.evaluation import TOGETHER
 from flbench.engine.options import EngineOptions
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
@@ -126,12 +127,12 @@ def cross_evaluated(request: PartRequest, work: Workload, accelerator: str) -> l
     noise = torch.randn(work.clients, len(start), generator=draw).to(start)
     title = f"cross-evaluation of {work.clients} models, {work.clients * work.samples:,} samples"
     rows: list[Row] = []
-    for at_once in (1, cross_evaluation.TOGETHER["cuda"]):
+    for at_once in (1, TOGETHER["cuda"]):
         seconds: list[float] = []
-        with patch.dict(cross_evaluation.TOGETHER, {space.device.type: at_once}):
+        with patch.dict(TOGETHER, {space.device.type: at_once}):
             for _ in range(4):  # the first one is not measured
                 began = perf_counter()
-                cross_evaluation.cross_evaluate(
+                cross_evaluate(
                     space, start + 0.01 * noise, run.executor.samples, "train", clients
                 ).cpu()
                 seconds.append(perf_counter() - began)

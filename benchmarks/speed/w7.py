@@ -20,11 +20,12 @@ ABOUT = (
     " their memory is not in the table. Its threads need a Python without the global interpreter"
     " lock (GIL) to run at once; the note says which Python there was."
 )
+WORK = Workload(cohort=100, samples=500, epochs=5, batch=50, momentum=0.0)
 
 
 def run(request: PartRequest) -> list[Row]:
     """Measure one process and two; BlazeFL in two threads as well."""
-    work = Workload(cohort=100, samples=500, epochs=5, batch=50, momentum=0.0)
+    work = WORK
     if request.quick:
-        work = replace(work, clients=4, cohort=4, samples=60, epochs=1)
+        work = replace(WORK, clients=4, cohort=4, samples=60, epochs=1)
     return compare_with_peers(work, 2 if request.quick else 4, request, ("blazefl",))

@@ -17,13 +17,14 @@ ABOUT = (
     " round is left out for all. To its advantage SGD is fused. pfl does not shuffle a client's"
     " samples, the others do. BlazeFL as in W7."
 )
+WORK = Workload(
+    model="fedopt-cnn", clients=1000, cohort=50, samples=50, batch=10, lr=0.1, momentum=0.0
+)
 
 
 def run(request: PartRequest) -> list[Row]:
     """Measure one process and two."""
-    work = Workload(
-        model="fedopt-cnn", clients=1000, cohort=50, samples=50, batch=10, lr=0.1, momentum=0.0
-    )
+    work = WORK
     if request.quick:
-        work = replace(work, clients=20, cohort=4)
+        work = replace(WORK, clients=20, cohort=4)
     return compare_with_peers(work, 2 if request.quick else 10, request, ("pfl", "blazefl"))

@@ -18,15 +18,16 @@ ABOUT = (
     " half of them, so that all programs fit in memory. pfl does not shuffle a client's samples,"
     " the others do. BlazeFL as in W7."
 )
+WORK = Workload(
+    model="fedopt-cnn", shape=(1, 28, 28), classes=62, clients=3400, samples=100, batch=20,
+    lr=0.1, momentum=0.0,
+)  # fmt: skip
 
 
 def run(request: PartRequest) -> list[Row]:
     """Measure one process and two."""
-    work = Workload(
-        model="fedopt-cnn", shape=(1, 28, 28), classes=62, clients=3400, samples=100, batch=20,
-        lr=0.1, momentum=0.0,
-    )  # fmt: skip
+    work = WORK
     if request.quick:
-        work = replace(work, clients=20, cohort=4)
+        work = replace(WORK, clients=20, cohort=4)
     names = ("pfl", "flower", "blazefl")
     return compare_with_peers(work, 2 if request.quick else 20, request, names)

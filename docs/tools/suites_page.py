@@ -164,7 +164,9 @@ def _periods() -> list[str]:
             "instead, are left out of the stages that a method plans, and are in no figure and no",
             "group of that round. A stage that is not aggregated (a probe) asks them all the same,",
             "because methods that group all clients in one stage need everybody; the result warns",
-            "of it. Their data are among `pooled` samples, and hooks can read them.",
+            "of it. So `pfedlia` on `come-and-go` groups in round 20 who comes in round 40, which",
+            "is more than it could know. Their data are among `pooled` samples, and hooks can read",
+            "them.",
         ),
         (
             "The summary of a result has `accuracy_period_1`, `accuracy_period_2`, ..., the mean",

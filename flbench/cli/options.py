@@ -55,7 +55,7 @@ Out = Annotated[Path, typer.Option(help="folder of the result files")]
 
 # --- what it is computed with: `engine/options.py` ----------------------------------------------
 
-Executors = Literal["auto", "sequential", "vectorised", "fastest"]
+Executors = Literal["auto", "sequential", "vectorised"]
 Executor = Annotated[Executors, typer.Option(help="how clients train")]
 AcceleratorOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, ...")]
 DevicesOption = Annotated[

@@ -90,8 +90,9 @@ class Context(ABC):
     def own_label_counts(self, clients: Tensor) -> Tensor:
         """What each of some clients, ids of shape (n,), knows of its own labels: shape (n, C).
 
-        For what a client itself makes of them (`Start.client_memory`, a margin of its loss): nobody
-        reads them, and in the kit nothing but the client's own part may depend on them.
+        For what a client itself makes of them (`Start.client_memory`, a margin of its loss), or
+        sends of them (`send`): nobody else reads them at no byte. In the kit nothing but the
+        client's own part may depend on them unless it sends something beside its model.
         """
         counts: Tensor = vars(self)["label_counts"]
         return counts[clients]

@@ -136,8 +136,11 @@ def is_linear(module: nn.Module) -> bool:
 
     On a CPU a call of such a network takes longer than its arithmetic, if its batch is small.
     """
-    return all(
-        type(part) is nn.Linear
-        for part in module.modules()
-        if next(part.parameters(recurse=False), None) is not None
-    )
+    return all(type(layer) is nn.Linear for layer in layers_of(module))
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a module that have parameters of their own."""
+    for part in module.modules():
+        if next(part.parameters(recurse=False), None) is not None:
+            yield part

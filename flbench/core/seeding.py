@@ -3,7 +3,7 @@
 Every generator depends only on `(run seed, purpose, *address)`; generators are never shared. The
 name of the method is not part of any address, so all methods with one seed have the same
 partition, initial weights, cohorts and batch orders. Neither the executor nor the number of
-processes nor the order of the clients changes a number.
+processes nor the order of the clients changes a draw; in lanes processes change rounding.
 """
 
 from __future__ import annotations

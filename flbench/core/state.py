@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flbench.core.knowledge import SAMPLES, known_as
 from flbench.core.model_bank import take
+from flbench.core.per_client import FOR_ALL, MASKS, PER_CLIENT, OfClients, all_marked
 from flbench.core.types import STAGE_KINDS, Extras, Kind, Scope
 
 if TYPE_CHECKING:
@@ -153,8 +154,9 @@ class Setup:
     memory: Mapping[str, Memory] = field(default_factory=dict)
 
 
+@all_marked
 @dataclass(frozen=True)
-class Stage:
+class Stage(OfClients):
     """One piece of work inside a round.
 
     Attributes:
@@ -177,22 +179,17 @@ class Stage:
             receives and sends in the stage is counted as "client-edge". None = the server itself.
     """
 
-    kind: Kind
-    clients: Tensor
-    epochs: float | Tensor
-    name: str = ""
-    samples: int | None = None
-    losses: bool = False
-    pooled: bool = False
-    steps: int | Tensor | None = None
-    lr: float | Tensor | None = None
-    started: Tensor | None = None
-    edges: Tensor | None = None
-
-    def select(self, positions: Tensor) -> Stage:
-        """The stage for some of its clients: positions, shape (k,)."""
-        names = ("clients", "epochs", "steps", "lr", "started", "edges")
-        return replace(self, **{name: _entry(getattr(self, name), positions) for name in names})
+    kind: Kind = field(metadata=FOR_ALL)
+    clients: Tensor = field(metadata=PER_CLIENT)
+    epochs: float | Tensor = field(metadata=PER_CLIENT)
+    name: str = field(default="", metadata=FOR_ALL)
+    samples: int | None = field(default=None, metadata=FOR_ALL)
+    losses: bool = field(default=False, metadata=FOR_ALL)
+    pooled: bool = field(default=False, metadata=FOR_ALL)
+    steps: int | Tensor | None = field(default=None, metadata=PER_CLIENT)
+    lr: float | Tensor | None = field(default=None, metadata=PER_CLIENT)
+    started: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    edges: Tensor | None = field(default=None, metadata=PER_CLIENT)
 
     def schedule(self, position: int) -> Schedule:
         """The schedule of the acting client at a position."""
@@ -225,9 +222,9 @@ class Stage:
         return STAGE_KINDS[self.kind].uses_local_terms
 
 
-def _entry(value: Any, at: int | Tensor) -> Any:  # noqa: ANN401 - a number, a tensor or None
-    """One client's value, or some clients' values; a number and None hold for all."""
-    return value[at] if isinstance(value, Tensor) else value
+def _entry(value: Any, at: int) -> Any:  # noqa: ANN401 - a number, a tensor or None
+    """One client's value; a number, a tensor without dimensions and None hold for all."""
+    return value[at] if isinstance(value, Tensor) and value.ndim else value
 
 
 @dataclass(frozen=True)
@@ -256,8 +253,9 @@ class Schedule:
         return made if self.limit is None else min(made, self.limit)
 
 
+@all_marked
 @dataclass(frozen=True)
-class Start:
+class Start(OfClients):
     """What each acting client starts from and receives; results are merged field by field.
 
     Attributes:
@@ -276,34 +274,35 @@ class Start:
             them; activations at the cut and their gradients cross at each step, and are counted.
     """
 
-    params: Tensor | None = None
-    active: Tensor | None = None
-    rows: Tensor | None = None
-    sent_mask: Tensor | None = None
-    returned_mask: Tensor | None = None
-    trained_mask: Tensor | None = None
-    extras: Extras = field(default_factory=dict)
-    client_memory: Extras = field(default_factory=dict)
-    server_mask: Tensor | None = None
+    params: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    active: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    rows: Tensor | None = field(default=None, metadata=FOR_ALL)
+    sent_mask: Tensor | None = field(default=None, metadata=MASKS)
+    returned_mask: Tensor | None = field(default=None, metadata=MASKS)
+    trained_mask: Tensor | None = field(default=None, metadata=MASKS)
+    extras: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    client_memory: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    server_mask: Tensor | None = field(default=None, metadata=MASKS)
 
 
+@all_marked
 @dataclass(frozen=True)
-class Dispatched:
+class Dispatched(OfClients):
     """A `Start` with all fields filled in, as executors receive it.
 
     Masks have shape (n, W); `rows`, `trained_mask` and `server_mask` may be None. What lives at the
     server is in neither `sent_mask` nor `returned_mask`.
     """
 
-    params: Tensor
-    active: Tensor
-    rows: Tensor | None
-    sent_mask: Tensor
-    returned_mask: Tensor
-    trained_mask: Tensor | None = None
-    extras: Extras = field(default_factory=dict)
-    client_memory: Extras = field(default_factory=dict)
-    server_mask: Tensor | None = None
+    params: Tensor = field(metadata=PER_CLIENT)
+    active: Tensor = field(metadata=PER_CLIENT)
+    rows: Tensor | None = field(metadata=FOR_ALL)
+    sent_mask: Tensor = field(metadata=PER_CLIENT)
+    returned_mask: Tensor = field(metadata=PER_CLIENT)
+    trained_mask: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    extras: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    client_memory: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    server_mask: Tensor | None = field(default=None, metadata=PER_CLIENT)
 
     @property
     def at_server(self) -> Tensor:
@@ -348,8 +347,9 @@ def _choices(upload: Upload) -> str:
     loss_end="losses",
     chosen=_choices,
 )
+@all_marked
 @dataclass(frozen=True)
-class Upload:
+class Upload(OfClients):
     """The result of local training.
 
     The ledger does not count numbers of samples and steps, losses and `chosen`; a result says which
@@ -380,39 +380,28 @@ class Upload:
             history; no hook gets it.
     """
 
-    ids: Tensor
-    params: Tensor
-    active: Tensor
-    samples: Tensor
-    steps: Tensor
-    loss: Tensor
-    loss_start: Tensor
-    loss_end: Tensor
-    chosen: Tensor
-    rows: Tensor | None = None
-    extras: Extras = field(default_factory=dict)
-    kept: Extras = field(default_factory=dict)
-    bits: Tensor | None = None
-    arrivals: Tensor | None = None
-    weights: Tensor | None = None
-    seen: Tensor | None = None
-    logged: Sequence[Mapping[str, float]] = ()
+    ids: Tensor = field(metadata=PER_CLIENT)
+    params: Tensor = field(metadata=PER_CLIENT)
+    active: Tensor = field(metadata=PER_CLIENT)
+    samples: Tensor = field(metadata=PER_CLIENT)
+    steps: Tensor = field(metadata=PER_CLIENT)
+    loss: Tensor = field(metadata=PER_CLIENT)
+    loss_start: Tensor = field(metadata=PER_CLIENT)
+    loss_end: Tensor = field(metadata=PER_CLIENT)
+    chosen: Tensor = field(metadata=PER_CLIENT)
+    rows: Tensor | None = field(default=None, metadata=FOR_ALL)
+    extras: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    kept: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    bits: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    arrivals: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    weights: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    seen: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    logged: Sequence[Mapping[str, float]] = field(default=(), metadata=PER_CLIENT)
 
     @property
     def client_weights(self) -> Tensor:
         """How much each client counts in a mean, shape (n,), float64: by samples if nobody says."""
         return self.samples.double() if self.weights is None else self.weights
-
-    def select(self, positions: Tensor) -> Upload:
-        """The uploads of some of its clients: positions, shape (k,)."""
-
-        def chosen(tables: Mapping[str, Any]) -> dict[str, Any]:
-            found = {name: one for name, one in tables.items() if isinstance(one, Tensor)}
-            return {name: table[positions.to(table.device)] for name, table in found.items()}
-
-        own = {name: value for name, value in vars(self).items() if name != "rows"}
-        few = {"extras": chosen(self.extras), "kept": chosen(self.kept), **chosen(own)}
-        return replace(self, **few)
 
     @property
     def model_steps(self) -> Tensor:
@@ -465,8 +454,9 @@ class Message:
         return replace(self, params=self.start + update, **changes)
 
 
+@all_marked
 @dataclass(frozen=True)
-class Scores:
+class Scores(OfClients):
     """How useful each model or client is to each client: higher is better.
 
     Attributes:
@@ -478,11 +468,11 @@ class Scores:
         memory: new values of the method's memory, "<method>.<name>" -> tensor.
     """
 
-    values: Tensor
-    row_ids: Tensor
-    columns: Literal["models", "clients"]
-    column_ids: Tensor
-    memory: Extras = field(default_factory=dict)
+    values: Tensor = field(metadata=PER_CLIENT)
+    row_ids: Tensor = field(metadata=PER_CLIENT)
+    columns: Literal["models", "clients"] = field(metadata=FOR_ALL)
+    column_ids: Tensor = field(metadata=FOR_ALL)
+    memory: Extras = field(default_factory=dict, metadata=FOR_ALL)
 
 
 @dataclass(frozen=True)
@@ -498,8 +488,9 @@ class Models:
     memory: Extras = field(default_factory=dict)
 
 
+@all_marked
 @dataclass(frozen=True)
-class Personal:
+class Personal(OfClients):
     """The model with which each client is evaluated; exactly one of `row` and `params` is given.
 
     Attributes:
@@ -519,14 +510,16 @@ class Personal:
             does not count. None = the labels themselves.
     """
 
-    row: Tensor | None = None
-    params: Tensor | None = None
-    adaptation: Stage | None = None
-    predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
-    transductive: bool = False
-    extras: Extras = field(default_factory=dict)
-    others: Mapping[str, Personal] = field(default_factory=dict)
-    labels: Callable[[Tensor], Tensor] | None = None
+    row: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    params: Tensor | None = field(default=None, metadata=PER_CLIENT)
+    adaptation: Stage | None = field(default=None, metadata=PER_CLIENT)
+    predictor: Callable[[ClientModule, Tensor], Tensor] | None = field(
+        default=None, metadata=FOR_ALL
+    )
+    transductive: bool = field(default=False, metadata=FOR_ALL)
+    extras: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    others: Mapping[str, Personal] = field(default_factory=dict, metadata=PER_CLIENT)
+    labels: Callable[[Tensor], Tensor] | None = field(default=None, metadata=FOR_ALL)
 
     def models(self, state: State) -> Tensor:
         """The evaluated models, shape (n, W); rows of a bank are not copied."""

@@ -249,7 +249,7 @@ class Stream:
     """
 
     def __init__(self, metrics: ClientMetrics, positions: Tensor | None, lengths: Tensor) -> None:
-        """As in `flbench.engine.cross_evaluation.Pooled`."""
+        """As in `flbench.federation.pooled.Pooled`."""
         self._metrics = metrics
         owners = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
         at = torch.arange(len(owners), device=lengths.device) if positions is None else positions

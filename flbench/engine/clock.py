@@ -16,7 +16,6 @@ from torch import Tensor
 from flbench.core.clock_settings import LINKS, SPEEDS, ClockSettings, drawn
 from flbench.core.seeding import rng
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.distributed import select_clients
 from flbench.engine.ledger import OF_CLIENTS, CommunicationLedger
 from flbench.errors import BadParameter
 
@@ -179,7 +178,7 @@ class StageTimer:
         if bool(self._answered.all()):
             return upload, start
         positions = self._answered.nonzero()[:, 0]
-        return select_uploads(upload, positions), select_clients(start, positions)
+        return upload.select(positions), start.select(positions)
 
     def arrive(self, stage: Stage, upload: Upload, now: float) -> tuple[Stage, Upload, float]:
         """The stage and the uploads that the server uses, with their arrivals, and the time then.
@@ -198,7 +197,7 @@ class StageTimer:
         left = stage.select(used.nonzero()[:, 0])
         positions = used[self._answered].nonzero()[:, 0]
         if len(positions) < len(upload.ids):
-            upload = select_uploads(upload, positions)
+            upload = upload.select(positions)
         return left, replace(upload, arrivals=arrivals[used]), end
 
     def afterwards(self, now: float) -> float:
@@ -224,8 +223,3 @@ class StageTimer:
     def _uncounted(self) -> dict[str, Tensor]:
         """Bits of each client whose time is not yet accounted for, by direction."""
         return {way: bits - self._counted[way] for way, bits in self.ledger.client_bits.items()}
-
-
-def select_uploads(upload: Upload, positions: Tensor) -> Upload:
-    """The uploads at some positions, shape (k,)."""
-    return upload.select(positions)

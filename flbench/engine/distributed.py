@@ -6,20 +6,19 @@ are exchanged, so that all processes hold the complete upload in ascending clien
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from flbench.core.client_module import LocalWork
+from flbench.core.per_client import joined
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
+from flbench.engine.options import FELL_BACK
 from flbench.engine.processes.process_group import ProcessGroup, assign
 from flbench.engine.sequential import Sequential, ShapeAndType, common_extras, stack_kept
-
-FIELDS = ("samples", "steps", "seen", "loss", "loss_start", "loss_end", "chosen")
-"""Fields of an upload that are small: a few numbers per client."""
 
 
 class DistributedExecutor(Sequential):
@@ -40,6 +39,10 @@ class DistributedExecutor(Sequential):
         """Whether each process may evaluate its models in one pass; see `Sequential`."""
         return self.inner.evaluates_in_lanes
 
+    def leave_lanes(self, reason: str) -> None:
+        """Train one by one from now on; see `Sequential`."""
+        self.inner.leave_lanes(reason)
+
     def fit(self, start: Dispatched, stage: Stage, work: LocalWork, round_: int) -> Upload:
         """Train every acting client from its start; see `Sequential.fit`."""
         self.inner.samples = self.samples
@@ -51,7 +54,7 @@ class DistributedExecutor(Sequential):
         ]
         assigned = assign(weights, self.group.size)
         own = torch.tensor(assigned[self.group.rank], dtype=torch.int64)
-        own_start = select_clients(start, own)
+        own_start = start.select(own)
         own_stage = stage.select(own)
         device = self.workspace.device
         table = None
@@ -63,43 +66,34 @@ class DistributedExecutor(Sequential):
             rows = part.unbind()
         else:  # every process writes its models where all read them
             rows = tuple(table[position] for position in own.tolist())
-        upload, everyone = self.group.attempt_and_share(
-            lambda: self.inner.fit_into(rows, own_start, own_stage, work, round_), small_fields
+        upload, heard = self.group.attempt_and_share(
+            lambda: self.inner.fit_into(rows, own_start, own_stage, work, round_),
+            lambda upload: (self.inner.name, small_fields(upload)),
         )
+        if any(name == FELL_BACK for name, _ in heard):
+            self.leave_lanes("they failed in another process")
+        everyone = [fields for _, fields in heard]
         order = torch.tensor([position for own in assigned for position in own]).argsort()
         params = self.group.stack(part, assigned) if table is None else table
         busy = [share for share, own in zip(everyone, assigned, strict=True) if own]
-        known = [types for _, types, *_ in busy]
         extras = {}
-        for name, (shape, dtype) in common_extras(known, stage, round_).items():
+        for name, (shape, dtype) in common_extras([it for _, it, _ in busy], stage, round_).items():
             own_extra = upload.extras.get(name, torch.empty(0, *shape, dtype=dtype))
             extras[name] = self.group.stack(own_extra, assigned).to(device)
-        return Upload(
-            ids=stage.clients,
+        return replace(
+            joined([small for small, *_ in busy or everyone]).select(order),
             active=start.active,
-            rows=start.rows,
             params=params.to(device),
             extras=extras,
-            kept=gathered([kept for _, _, kept, _ in busy], order, stage, round_),
-            logged=in_order([logged for *_, logged in everyone], order),
-            **{name: torch.cat([share[0][name] for share in everyone])[order] for name in FIELDS},
+            kept=gathered([kept for *_, kept in busy], order, stage, round_),
         )
 
 
-def small_fields(
-    upload: Upload,
-) -> tuple[Extras, dict[str, ShapeAndType], Extras, Sequence[Mapping[str, float]]]:
-    """A few numbers per client, the types of what they send, what they keep, and what they log."""
-    fields = {name: getattr(upload, name) for name in FIELDS}
+def small_fields(upload: Upload) -> tuple[Upload, dict[str, ShapeAndType], Extras]:
+    """What is small of an upload without its models, the types of its extras, and what is kept."""
     types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
     kept = {name: table.cpu() for name, table in upload.kept.items()}
-    return fields, types, kept, upload.logged
-
-
-def in_order(logged: Sequence[Sequence[Mapping[str, float]]], order: Tensor) -> list[Any]:
-    """What the clients of all processes logged, in the clients' order."""
-    each = [one for part in logged for one in part]
-    return [each[i] for i in order.tolist()]
+    return replace(upload, active=upload.active.cpu(), extras={}, kept={}), types, kept
 
 
 def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int) -> Extras:
@@ -118,28 +112,3 @@ def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int)
         for i in range(len(next(iter(kept.values()), ())))
     ]
     return stack_kept([entries[i] for i in order.tolist()], stage, round_) if entries else {}
-
-
-def select_clients(start: Dispatched, positions: Tensor) -> Dispatched:
-    """The start of the acting clients at some positions, shape (k,)."""
-
-    def select(table: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: rows_at(value, positions) for name, value in table.items()}
-
-    per_client = ["params", "active", "sent_mask", "returned_mask"]
-    per_client += [
-        name for name in ("trained_mask", "server_mask") if getattr(start, name) is not None
-    ]
-    return Dispatched(
-        **select({name: getattr(start, name) for name in per_client}),
-        rows=start.rows,
-        extras=select(start.extras),
-        client_memory=select(start.client_memory),
-    )
-
-
-def rows_at(table: Tensor, positions: Tensor) -> Tensor:
-    """Rows of a table, shape (k, ...); one row that is repeated is not copied."""
-    if len(table) > 1 and table.stride(0) == 0:
-        return table[:1].expand(len(positions), *table.shape[1:])
-    return table[positions.to(table.device)]

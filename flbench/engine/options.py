@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from flbench.errors import BadParameter
 
 EXACT = "32-true"
+FELL_BACK = "sequential, as lanes failed"
+"""What computes where lanes were to, and are not possible; a result says so."""
 LARGEST = 2**60
 """Bytes that no machine has."""
 UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -18,8 +20,8 @@ class EngineOptions:
     """How a run is computed: `precision` changes results, others times, and some the last bits.
 
     Attributes:
-        executor: how the clients of a stage are trained: auto, sequential, vectorised, or the
-            faster of both, measured in the first stage: fastest.
+        executor: how the clients of a stage are trained: one by one (sequential), in lanes
+            (vectorised), or as the network and the batch say (auto, see `lanes.automatic`).
         accelerator: accelerator of Fabric: auto, cpu, cuda, ...
         devices: number of processes per machine, one per device; they share the clients of a
             stage.

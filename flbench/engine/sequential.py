@@ -28,7 +28,7 @@ from flbench.core.seeding import torch_seed
 from flbench.core.state import Dispatched, Schedule, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.batches import orders, steps, subset
-from flbench.engine.cross_evaluation import mean_loss
+from flbench.engine.model_evaluation import mean_loss
 from flbench.engine.optimizers import scaled_rate
 from flbench.engine.reusable_table import Tables
 from flbench.engine.workspace import Workspace
@@ -106,6 +106,9 @@ class Sequential:
     def evaluates_in_lanes(self) -> bool:
         """Whether models with samples of their own each may be evaluated in one pass."""
         return False
+
+    def leave_lanes(self, reason: str) -> None:
+        """Train one by one from now on, as where lanes are not possible; here nothing changes."""
 
     def owned(self, client: int, stage: Stage) -> Tensor:
         """Rows of the pool that a client trains on in a stage, shape (m,), int64."""
@@ -490,7 +493,7 @@ def stack_upload(
 
     return Upload(
         ids=stage.clients,
-        params=start.params.new_empty(0),
+        params=torch.empty(acting, candidates, 0),  # they are elsewhere
         active=start.active,
         rows=start.rows,
         samples=torch.tensor(used, dtype=torch.int64),

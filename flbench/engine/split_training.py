@@ -34,6 +34,12 @@ Located = tuple[Tensor, End, bool]
 GRADIENTS = "gradients"
 SIZES = (2, 3)
 """Samples of the steps that are followed; BatchNorm cannot be trained on one."""
+LEAVING = frozenset({
+    "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__", "__index__",
+    "__int__", "__reduce_ex__", "allclose", "data_ptr", "equal", "is_nonzero", "item", "numpy",
+    "storage", "tolist", "untyped_storage",
+})  # fmt: skip
+"""Functions of tensors by which values leave torch, so that nobody sees where they go."""
 
 
 @dataclass(frozen=True)
@@ -263,8 +269,11 @@ class Ends(TorchFunctionMode):
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         result = func(*args, **kwargs)
         made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+        name = getattr(func, "__name__", str(func))
         if made and given:
-            self._run(getattr(func, "__name__", str(func)), given, made)
+            self._run(name, given, made)
+        elif name in LEAVING:
+            self._refuse_leaving(name, given)
         return result
 
     def _run(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
@@ -287,6 +296,14 @@ class Ends(TorchFunctionMode):
                 self._cross(tensor, end)
         is_weight = all(own for *_, own in inputs)
         self.known |= {id(one): (one, end, is_weight) for one in made}
+
+    def _refuse_leaving(self, name: str, given: list[Tensor]) -> None:
+        """Refuse a function that takes values of activations, samples or labels out of torch."""
+        if any(id(one) in self.known and not self.known[id(one)][2] for one in given):
+            raise Undefined(
+                f"a part of the model is at the server, and '{name}' in the training step takes"
+                " numbers out of torch, where it cannot be followed to which end they go"
+            )
 
     def _cross(self, tensor: Tensor, end: End) -> None:
         """A tensor is sent to an end, and its gradient comes back."""

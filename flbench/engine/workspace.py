@@ -35,9 +35,9 @@ class Workspace:
         trainer: lets the module make its steps.
         optimizer: the one optimiser of a module that has no other, else the first.
         step: its step.
-        evaluates_together: whether several models are evaluated in one pass; None = not tried.
-        evaluates_lanes: the same of models that have samples of their own each.
-        lane_passes: makes these passes.
+        compared: kinds of passes of many models that have given what a model gives alone; None =
+            one has not, so models are evaluated one by one (`lanes/evaluation.py`).
+        lane_passes: makes the passes of models with samples of their own.
 
     Raises:
         PluginError: the module overrides what is never called; see `LocalTrainer`.
@@ -58,8 +58,7 @@ class Workspace:
         self.has_batchnorm = any(
             isinstance(child, nn.modules.batchnorm._BatchNorm) for child in module.modules()
         )
-        self.evaluates_together: bool | None = None
-        self.evaluates_lanes: bool | None = None
+        self.compared: set[str] | None = set()
         self.lane_passes = ProgramsByShape()
         self.row = torch.empty(layout.width, device=fabric.device)
         self._parameters = list(module.parameters())
@@ -127,11 +126,19 @@ class Workspace:
         """
         for name, owner, leaf, place in self._places:
             if getattr(owner, leaf).data_ptr() != place:
-                raise PluginError(
-                    f"{self.module.provided_by or 'the module'}: '{name}' was replaced in training,"
-                    " but it is a view of the client's row, so the new value would be lost: write"
-                    f" into it, as in `self.{name}.copy_(...)`"
-                )
+                raise self.was_replaced(name)
+
+    def was_replaced(self, name: str) -> PluginError:
+        """What to say of a parameter or buffer in whose place another tensor was put."""
+        return PluginError(
+            f"{self.module.provided_by or 'the module'}: '{name}' was replaced in training,"
+            " but it is a view of the client's row, so the new value would be lost: write"
+            f" into it, as in `self.{name}.copy_(...)`"
+        )
+
+    def held(self) -> dict[str, Tensor]:
+        """What the module has now in the place of each parameter and buffer of the row."""
+        return {name: getattr(owner, leaf) for name, owner, leaf, _ in self._places}
 
     def restore_frozen(self, before: Tensor, trained: Tensor) -> None:
         """Restore the scalars outside the mask `trained` from the snapshot `before`, shape (W,)."""

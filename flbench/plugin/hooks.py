@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +24,7 @@ from flbench.core import hookspecs
 from flbench.core.dataset import Indices, Partition
 from flbench.core.hookspecs import Audience
 from flbench.core.knowledge import noting
+from flbench.core.per_client import FOR_ALL, all_marked
 from flbench.core.state import (
     Dispatched,
     Membership,
@@ -326,7 +327,7 @@ class HookCaller:
             membership=state.membership, ctx=ctx,
         )  # fmt: skip
         models = validation.aggregate(answer, state, ctx)
-        deaf = isinstance(given, UploadWithNote) and not given.was_asked
+        deaf = isinstance(given, UploadWithNote) and not given.asked
         if deaf and self._weigher not in ("defaults", answer.plugin):
             rule = f"{answer.plugin} averages by a rule of its own"
             raise Undefined(f"{rule}, so {self._weigher} changes nothing: name one of them")
@@ -343,18 +344,20 @@ class HookCaller:
         return validation.personal("join", answer, state, clients, ctx)
 
 
+@all_marked
 @dataclass(frozen=True)
 class UploadWithNote(Upload):
-    """An upload that notes whether its weights are read."""
+    """An upload that notes whether its weights are read, also of what is made of it.
 
-    @property
-    def was_asked(self) -> bool:
-        """Whether somebody read them."""
-        return "asked" in vars(self)
+    Attributes:
+        asked: has an entry if somebody read them.
+    """
+
+    asked: list[bool] = field(default_factory=list, metadata=FOR_ALL)
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any field
         if name == "weights":
-            vars(self)["asked"] = True
+            self.asked.append(True)
         return super().__getattribute__(name)
 
 

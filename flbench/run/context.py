@@ -35,9 +35,8 @@ class RunServices:
     until then, `samples` are what the executor will hold.
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
-    `timed` measures wall time, without `elsewhere`: the seconds in which other runs were at work.
-    The `simulated_clock` is that of the suite, or None. `told` are the stages of which it was said
-    that clients make no step.
+    `timed` measures wall time; `simulated_clock` is that of the suite, or None. `told` are the
+    stages of which it was said that clients make no step.
     """
 
     ledger: CommunicationLedger
@@ -50,19 +49,18 @@ class RunServices:
     buffers: batchnorm.Policy = "global"
     own_buffers: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    elsewhere: float = 0.0
     notes: dict[str, Plain] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the block's wall time to a part, without what other runs took of it."""
-        began, elsewhere = time.perf_counter(), self.elsewhere
+        """Add the block's wall time to a part."""
+        began = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began - (self.elsewhere - elsewhere)
+            spent = time.perf_counter() - began
             self.seconds[part] = self.seconds.get(part, 0.0) + spent
 
     def warn(self, message: str) -> None:

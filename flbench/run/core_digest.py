@@ -19,15 +19,17 @@ PARTS: Mapping[str, str] = {
     "checkpoints": "run.checkpoint run.checkpoint_file",
     "clock": "core.clock_settings engine.clock",
     "data": "core.dataset datasets federation.loading",
-    "evaluation": "engine.cross_evaluation engine.lanes.evaluation run.evaluation run.newcomers",
-    "hooks": "core.context core.hookspecs core.state core.types plugin.arguments"
+    "evaluation": "engine.cross_evaluation engine.lanes.evaluation engine.model_evaluation"
+    " run.evaluation run.newcomers",
+    "hooks": "core.context core.hookspecs core.per_client core.state core.types plugin.arguments"
     " plugin.fedavg_defaults plugin.hooks plugin.isolation plugin.validation run.composition"
     " run.context",
     "instructions": "core.torchvision_compat engine.machine.allocator engine.machine.deterministic"
     " engine.machine.instructions engine.machine.portable engine.options engine.processes.fabric",
-    "lanes": "engine.lanes.convolution engine.lanes.group engine.lanes.hooks engine.lanes.lanes"
-    " engine.lanes.optimizer engine.lanes.sharing engine.lanes.step engine.lanes.training"
-    " engine.lanes.vectorised engine.recording.cuda_graphs engine.recording.functions"
+    "lanes": "engine.lanes.automatic engine.lanes.convolution engine.lanes.group"
+    " engine.lanes.hooks engine.lanes.lanes engine.lanes.optimizer engine.lanes.phase"
+    " engine.lanes.step engine.lanes.training engine.lanes.vectorised"
+    " engine.recording.cuda_graphs engine.recording.functions engine.recording.in_place"
     " engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
     " run.result",
@@ -40,7 +42,7 @@ PARTS: Mapping[str, str] = {
     "processes": "engine.distributed engine.processes.process_group"
     " engine.processes.shared_samples",
     "random numbers": "core.seeding",
-    "rounds": "run.idle_clients run.rounds run.runner run.scheduling run.setup",
+    "rounds": "run.idle_clients run.rounds run.runner run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
     "training": "core.client_module core.lightning_hooks core.local_training engine.batches"

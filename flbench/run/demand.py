@@ -30,12 +30,11 @@ FACTORS = 2**22
 """Scalars with which the speed of operations is measured."""
 
 
-def refuse_too_large(run: Run, together: int = 1) -> None:
+def refuse_too_large(run: Run) -> None:
     """Refuse a run that the memory does not hold, or that would take too long.
 
     Args:
         run: the run, before `setup`.
-        together: how many runs share the memory.
 
     Raises:
         Undefined: names the method, memory and hours.
@@ -43,7 +42,7 @@ def refuse_too_large(run: Run, together: int = 1) -> None:
     ctx = round_context(run, 1)
     for plugin, needs in run.hooks.needs(ctx):
         group = ProcessGroup.of(run.executor.workspace.fabric)
-        hours, free = group.broadcast_object((hours_of(needs, ctx), free_bytes(run, together)))
+        hours, free = group.broadcast_object((hours_of(needs, ctx), free_bytes(run)))
         size = 4 * needs.scalars
         known = "" if free is None else f", of which {free / 1e9:.3g} GB are free"
         told = (
@@ -59,13 +58,12 @@ def refuse_too_large(run: Run, together: int = 1) -> None:
             run.services.say(told)
 
 
-def free_bytes(run: Run, together: int) -> int | None:
+def free_bytes(run: Run) -> int | None:
     """Memory that is free for one run: of its device, or of this machine; None = unknown."""
     device = run.executor.workspace.device
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // together
-    free = free_memory()
-    return None if free is None else free // together
+        return int(torch.cuda.mem_get_info(device)[0])
+    return free_memory()
 
 
 def hours_of(needs: Needs, ctx: Context) -> float:

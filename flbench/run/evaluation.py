@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -12,12 +12,21 @@ from torch import Tensor
 
 from flbench.core.client_module import LocalWork
 from flbench.core.model_bank import plain, row_of, take
+from flbench.core.per_client import entries
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
-from flbench.engine.client_metrics import ClientMetrics, Stream
-from flbench.engine.cross_evaluation import CHUNK, chunk, evaluate_model
-from flbench.engine.lanes.evaluation import PooledLanes, evaluate_lanes, most_models, passes
+from flbench.engine.client_metrics import ClientMetrics
+from flbench.engine.lanes.evaluation import (
+    OWN,
+    PooledLanes,
+    evaluate_many,
+    most_models,
+    on_their_own_samples,
+    passes,
+)
+from flbench.engine.model_evaluation import BY_LOSS, CHUNK, Judged, Judging, chunk, evaluate_model
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
+from flbench.engine.workspace import Workspace
 from flbench.errors import FlbenchError, PluginError, in_one_line
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import Pooled
@@ -60,11 +69,13 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work)
-    test, calibration, values = _evaluate_split(
-        executor, personal, state, held_out, "test", clients, BINS, metrics
-    )
-    validation, *_ = _evaluate_split(
-        executor, personal, state, executor.samples, "validation", clients
+    judging = Judging(bins=BINS, metrics=metrics)
+    judged = _evaluate_split(executor, personal, state, held_out, "test", clients, judging)
+    test, validation = (
+        judged.sums,
+        _evaluate_split(
+            executor, personal, state, executor.samples, "validation", clients, BY_LOSS
+        ).sums,
     )
     return Evaluation(
         round=state.round,
@@ -74,9 +85,9 @@ def evaluate(
         validation_correct=validation[:, 1].long().tolist(),
         validation_tested=validation[:, 2].long().tolist(),
         labels=_plain_labels(state.membership.labels()),
-        ece=calibration_error(calibration.numpy()),
+        ece=calibration_error(judged.calibration.numpy()),
         others=others,
-        client_metrics={} if metrics is None else _by_label(metrics, values),
+        client_metrics={} if metrics is None else _by_label(metrics, judged.values),
     )
 
 
@@ -110,7 +121,7 @@ def evaluate_judged(
     clients = len(held_out.splits["test"])
     if len(judged) == clients:
         return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
-    some = only(personal, judged)
+    some = personal.select(judged)
     found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
 
     def spread(values: list[T], empty: T) -> list[T]:
@@ -128,19 +139,6 @@ def evaluate_judged(
             label: ClientValues(spread(list(one.values), None), one.higher_is_better)
             for label, one in found.client_metrics.items()
         },
-    )
-
-
-def only(personal: Personal, places: Tensor) -> Personal:
-    """What a client is tested with, of some of the clients: those at `places`, shape (n,)."""
-    stage = personal.adaptation
-    return replace(
-        personal,
-        row=None if personal.row is None else personal.row[places],
-        params=None if personal.params is None else take(personal.params, places),
-        adaptation=stage and stage.select(places),
-        extras={name: tensor[places] for name, tensor in personal.extras.items()},
-        others={name: only(other, places) for name, other in personal.others.items()},
     )
 
 
@@ -207,9 +205,8 @@ def _tested(
 ) -> float | None:
     """Mean test accuracy over clients; None where no sample counts."""
     personal = adapted_models(executor, personal, state, personal.adaptation, work)
-    table, *_ = _evaluate_split(
-        executor, personal, state, held_out, "test", clients, labels=personal.labels
-    )
+    judging = Judging(labels=personal.labels)
+    table = _evaluate_split(executor, personal, state, held_out, "test", clients, judging).sums
     counted = table[table[:, 2] > 0]
     return round(float((counted[:, 1] / counted[:, 2]).mean()), 6) if len(counted) else None
 
@@ -221,91 +218,109 @@ def _evaluate_split(
     samples: Samples,
     split: str,
     clients: Tensor,
-    bins: int = 0,
-    metrics: ClientMetrics | None = None,
-    labels: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    judging: Judging,
+) -> Judged:
     """Evaluate clients on one of their splits; each process evaluates some of the models.
 
     Returns:
-        Loss sum, number correct, number tested per client, shape (n, 3), float64; the calibration,
-        shape (bins, 3), the sum of each model's, so it does not depend on their distribution over
-        processes; values of metrics, shape (n, metrics).
+        What is known of all clients; the calibration is the sum of each model's, so it does not
+        depend on their distribution over processes.
     """
-    space, models, whole = executor.workspace, _models(personal), personal.transductive
-    bank = state.models if personal.params is None else personal.params
-    ranks, sizes = ProcessGroup.of(space.fabric), samples.sizes(split)[clients].tolist()
+    judging = replace(judging, predictor=personal.predictor, whole=personal.transductive)
+    one = _Split(executor, personal, state, samples, split, clients, judging, _models(personal))
+    ranks = ProcessGroup.of(executor.workspace.fabric)
+    metrics = 0 if judging.metrics is None else len(judging.metrics.labels)
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
-    calibration = torch.zeros(len(models), bins, 3, dtype=torch.float64)
-    asked = 0 if metrics is None else len(metrics.labels)
-    values = torch.zeros(len(clients), asked, dtype=torch.float64)
-
-    def evaluate_alone(number: int) -> None:
-        index, places = models[number]
-        row = row_of(bank, index)
-        received = {name: tensor[places[0]] for name, tensor in personal.extras.items()}
-        ids, rule = clients[places], personal.predictor
-        sure = calibration[number] if bins else None
-        pooled = Pooled.of(samples, split, ids)
-        stream = None
-        if metrics is not None:
-            stream = Stream(metrics, pooled.positions, pooled.lengths)
-        try:
-            sums = evaluate_model(
-                space, row, pooled, rule, received, sure, stream, labels, whole=whole
-            )
-        except FlbenchError:
-            raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise PluginError(
-                f"round {state.round}: the evaluation of client {int(ids[0])} failed in"
-                f" {space.module.provided_by if rule is None else 'its predictor'}:"
-                f" {in_one_line(error)}"
-            ) from error
-        table[places] = sums.cpu()
-        if stream is not None:
-            values[places] = stream.values
-
-    def evaluate_in_lanes(numbers: list[int]) -> bool:
-        """Whether it could be done."""
-        some = [models[number] for number in numbers]
-        rows = plain(take(bank, torch.tensor([index for index, _ in some])))
-        owners = [places for _, places in some]
-        received = {
-            name: tensor[torch.stack([places[0] for places in owners])]
-            for name, tensor in personal.extras.items()
-        }
-        lanes = PooledLanes.of(samples, split, clients[torch.cat(owners)], list(map(len, owners)))
-        found = evaluate_lanes(space, rows.to(space.device), lanes, received, bins, labels)
-        if found is None:
-            return False
-        table[torch.cat(owners)] = found.sums
-        calibration[numbers] = found.calibration
-        if metrics is not None:
-            for places, pooled, logits in zip(owners, lanes.pools, found.logits, strict=True):
-                stream = Stream(metrics, pooled.positions, pooled.lengths)
-                stream.add(0, logits, pooled.y)
-                values[places] = stream.values
-        return True
+    calibration = torch.zeros(len(one.models), judging.bins, 3, dtype=torch.float64)
+    values = torch.zeros(len(clients), metrics, dtype=torch.float64)
 
     def evaluate_own_share() -> None:
-        tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in models]
-        own = ranks.share(tested)
-        together = [[number] for number in own]
-        if executor.evaluates_in_lanes and personal.predictor is None and not whole:
-            tokens = CHUNK // chunk(samples.y)
-            predictions = [tokens * size for size in tested]
-            together = passes(own, predictions, most_models(space))
-        for numbers in together:
-            if len(numbers) == 1 or not evaluate_in_lanes(numbers):
-                for number in sorted(numbers):
-                    evaluate_alone(number)
+        found: dict[int, Judged] = {}
+        for together in one.passes(ranks):
+            found |= one.evaluated(together)
+        if found:
+            places = torch.cat([one.models[number][1] for number in found])
+            table[places] = torch.cat([each.sums for each in found.values()]).cpu()
+            calibration[list(found)] = torch.stack([each.calibration for each in found.values()])
+            values[places] = torch.cat([each.values for each in found.values()])
 
     ranks.attempt(evaluate_own_share)
-    calibrations = ranks.all_reduce_sum(calibration).sum(dim=0)
-    return ranks.all_reduce_sum(table), calibrations, ranks.all_reduce_sum(values)
+    tables = ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
+    return Judged(*tables, ranks.all_reduce_sum(values))
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What clients, ids of shape (n,), are evaluated on, and with what.
+
+    Attributes:
+        models: the answer of `_models`.
+    """
+
+    executor: Sequential
+    personal: Personal
+    state: State
+    samples: Samples
+    split: str
+    clients: Tensor
+    judging: Judging
+    models: Sequence[tuple[int, Tensor]]
+
+    def passes(self, ranks: ProcessGroup) -> list[list[int]]:
+        """The models of this process, by their numbers: those of each pass."""
+        sizes = self.samples.sizes(self.split)[self.clients].tolist()
+        tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in self.models]
+        own = ranks.share(tested)
+        if not self.executor.evaluates_in_lanes or not self.judging.is_alike_for_many:
+            return [[number] for number in own]
+        tokens = CHUNK // chunk(self.samples.y)
+        return passes(own, [tokens * size for size in tested], most_models(self._space))
+
+    def evaluated(self, together: list[int]) -> dict[int, Judged]:
+        """What the models of a pass are worth, by their numbers."""
+        return evaluate_many(self._space, OWN, together, self._in_one_pass, self._alone)
+
+    @property
+    def _space(self) -> Workspace:
+        return self.executor.workspace
+
+    @property
+    def _bank(self) -> Tensor:
+        rows = self.personal.params
+        return self.state.models if rows is None else rows
+
+    def _in_one_pass(self, numbers: list[int]) -> list[Judged]:
+        """Evaluate models in one pass."""
+        some = [self.models[number] for number in numbers]
+        rows = plain(take(self._bank, torch.tensor([index for index, _ in some])))
+        owners = [places for _, places in some]
+        received = entries(self.personal.extras, torch.stack([places[0] for places in owners]))
+        clients, counts = self.clients[torch.cat(owners)], list(map(len, owners))
+        lanes = PooledLanes.of(self.samples, self.split, clients, counts)
+        rows = rows.to(self._space.device)
+        return on_their_own_samples(self._space, rows, lanes, received, self.judging)
+
+    def _alone(self, number: int) -> Judged:
+        """Evaluate one model.
+
+        Raises:
+            PluginError: a plugin's prediction failed; names the client and the round.
+        """
+        index, places = self.models[number]
+        ids, row = self.clients[places], row_of(self._bank, index)
+        received = {name: tensor[places[0]] for name, tensor in self.personal.extras.items()}
+        pooled = Pooled.of(self.samples, self.split, ids)
+        try:
+            return evaluate_model(self._space, row, pooled, received, self.judging)
+        except (FlbenchError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            own = self.judging.predictor is None
+            raise PluginError(
+                f"round {self.state.round}: the evaluation of client {int(ids[0])} failed in"
+                f" {self._space.module.provided_by if own else 'its predictor'}:"
+                f" {in_one_line(error)}"
+            ) from error
 
 
 def _models(personal: Personal) -> list[tuple[int, Tensor]]:

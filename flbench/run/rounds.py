@@ -1,7 +1,6 @@
 """The orchestrator: the round loop of federated learning, with a hook at every decision.
 
-It draws the cohort of each round, lets it train, averages, and has every client evaluated. The loop
-is a generator: it yields each stage that is to be trained, and gets its upload (`scheduling.py`).
+It draws the cohort of each round, lets it train, averages, and has every client evaluated.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
-from flbench.core.client_module import LocalWork
 from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
 from flbench.core.seeding import rng
-from flbench.core.state import Dispatched, Personal, Stage, State, Upload
+from flbench.core.state import Personal, Stage, State, Upload
 from flbench.core.types import Phase
 from flbench.engine import batchnorm, split_training
 from flbench.engine.client_metrics import ClientMetrics
@@ -35,6 +33,7 @@ from flbench.federation.federation import Newcomers, Samples, label_counts
 from flbench.federation.periods import Period, Periods
 from flbench.metrics import EPOCHS, measured
 from flbench.plugin.hooks import HookCaller
+from flbench.plugin.isolation import streams_kept
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
@@ -42,7 +41,6 @@ from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.scheduling import RunGenerator, Training, alone
 from flbench.suite import Suite
 
 FEW = 10_000
@@ -88,15 +86,10 @@ class Run:
         return self.origin.marks
 
 
-def run_rounds(run: Run, state: State, last: int | None = None) -> State:
-    """Run the rounds that are left, of this run alone; see `running_rounds`."""
-    return alone(running_rounds(run, state, last))
-
-
-def running_rounds(
+def run_rounds(
     run: Run, state: State, last: int | None = None, keeper: CheckpointWriter | None = None
-) -> RunGenerator[State]:
-    """The rounds that are left; the history and the ledger are in `run`.
+) -> State:
+    """Run the rounds that are left; the history and the ledger are in `run`.
 
     Args:
         last: stop after this round, which is the last one for the sinks; None = the suite's.
@@ -109,7 +102,7 @@ def running_rounds(
         while state.round < last:
             enter_period(run, state.round + 1)
             with run.services.timed("total"):
-                state, losses = yield from running_round(run, state)
+                state, losses = run_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
             with run.services.timed("total"), run.services.timed("checkpoint"):
@@ -119,8 +112,8 @@ def running_rounds(
     return state
 
 
-def running_round(run: Run, state: State) -> RunGenerator[tuple[State, list[float]]]:
-    """One round; ends with the new state and the training losses of its uploads."""
+def run_round(run: Run, state: State) -> tuple[State, list[float]]:
+    """Run one round; return the new state and the training losses of its uploads."""
     hooks, timed, policy = run.hooks, run.services.timed, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
@@ -145,7 +138,8 @@ def running_round(run: Run, state: State) -> RunGenerator[tuple[State, list[floa
             work = hooks.local_work(state, stage, ctx)
         with timed("train"), hooks.reading("local training", ctx, state=state, start=start):
             crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
-            upload = yield from training_stage(run, start, stage, work, ctx.round)
+            with streams_kept():
+                upload = run.executor.fit(start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload, logged)
             refuse_divergence(upload, stage, ctx)
             tell_of_idle_clients(run, stage, upload)
@@ -198,16 +192,6 @@ def tell_of_idle_clients(run: Run, stage: Stage, upload: Upload) -> None:
     if text:
         told.add(stage.label)
         run.services.say(text)
-
-
-def training_stage(
-    run: Run, start: Dispatched, stage: Stage, work: LocalWork, round_: int
-) -> RunGenerator[Upload]:
-    """A stage, as whoever runs the loop trains it: the run alone, or with others."""
-    training = Training(run.executor, start, stage, work, round_)
-    upload = yield training
-    run.services.elsewhere += training.elsewhere()
-    return upload
 
 
 def logged_by_clients(

@@ -24,9 +24,8 @@ from flbench.run.checkpoint_file import discard, generations
 from flbench.run.energy import metered
 from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
-from flbench.run.rounds import Run, running_rounds
+from flbench.run.rounds import Run, run_rounds
 from flbench.run.run_folder import begun_again, held, tidy
-from flbench.run.scheduling import RunGenerator, alone
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 
@@ -87,13 +86,6 @@ def has_result(spec: RunSpec) -> bool:
 
 
 def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) -> Result:
-    """Do a run by itself, or read its result if it is complete already; see `executing`."""
-    return alone(executing(spec, load))
-
-
-def executing(
-    spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset
-) -> RunGenerator[Result]:
     """Do a run, or read its result if it is complete already.
 
     Raises:
@@ -114,18 +106,16 @@ def executing(
         join_process_group(spec.engine).attempt(holding)
         if is_complete(spec):  # another process has just ended it
             return read_result(spec.path)
-        return (yield from _computing(spec, load, first))
+        return _compute(spec, load, first)
 
 
-def _computing(
-    spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool
-) -> RunGenerator[Result]:
+def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Result:
     """Do a run in its folder; `first` is the process that writes."""
     if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
     try:
         run, state = prepare(spec, partial(load, spec.suite.dataset, spec.data_root))
-        result = yield from playing(spec, run, state, spec.suite.rounds, spec.path)
+        result = play(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:
             discard(spec.checkpoint)
@@ -137,9 +127,7 @@ def _computing(
     return result
 
 
-def playing(
-    spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
-) -> RunGenerator[Result]:
+def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None) -> Result:
     """Run the rounds that are left, report to the sinks, write the result.
 
     Args:
@@ -165,7 +153,7 @@ def playing(
     keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say)
     with keeper.guarding():  # what fails after the last round loses no round
         with metered(spec.engine, state.round > 0, spec.say) as meter:
-            state = yield from running_rounds(run, state, rounds, keeper)
+            state = run_rounds(run, state, rounds, keeper)
             unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
         try:
             result = build_result(spec, run, state, unseen, meter.energy)

@@ -22,10 +22,11 @@ from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.distributed import DistributedExecutor
+from flbench.engine.lanes.automatic import automatic
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.machine.processor import lacks_bfloat16
-from flbench.engine.options import EXACT
+from flbench.engine.options import EXACT, FELL_BACK
 from flbench.engine.processes.fabric import open_fabric
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.processes.shared_samples import made_once
@@ -106,9 +107,7 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(
-        run, resume=spec.resume, changed_source=spec.changed_source, together=spec.together
-    )
+    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -149,11 +148,11 @@ def build_executor(
 def build_store(spec: RunSpec, device: torch.device) -> RowStore:
     """Where the models of a run are.
 
-    Runs of one process share the memory; so do the processes of a machine, unless each has a GPU.
+    The processes of a machine share the memory, unless each has a GPU.
     """
     processes = spec.engine.devices if device.type == "cpu" else 1
     budget = spec.engine.bank_budget
-    return RowStore(budget, spec.path.parent, device, spec.together * processes)
+    return RowStore(budget, spec.path.parent, device, processes)
 
 
 def tell_of_few_samples(spec: RunSpec, space: Workspace, owned: Tensor) -> None:
@@ -272,9 +271,9 @@ def code_of(spec: RunSpec) -> dict[str, str]:
     plugins = (*spec.method.described.plugins, *plugins_of(spec.suite))
     found = {one.name: one.source for one in plugins}
     for network in spec.suite.networks:
-        module = find("models", network.name).module()
-        if not module.startswith("flbench."):
-            found[f"network {network.name}"] = loaded_source(module)
+        entry = find("models", network.name)
+        if not entry.is_core:
+            found[f"network {network.name}"] = loaded_source(entry.module())
     return found
 
 
@@ -372,43 +371,38 @@ def choose_executor(
     Raises:
         UserError: there is no executor of that name.
     """
-    name = spec.engine.executor
-    if name == "auto":
-        lanes = automatic(space.device, space.layout.parameters)
-        name = "sequential" if spec.engine.compile else lanes
+    name = named_executor(spec, space.module, visible.x, space.device)
     if name == "sequential":
         if spec.engine.compile:
             space.compile()
         return Sequential(space, visible, spec.seed, store)
-    if name not in ("vectorised", "fastest"):
-        raise UserError(
-            f"unknown executor '{spec.engine.executor}': expected auto, sequential, vectorised or"
-            " fastest"
-        )
+    if name != "vectorised":
+        raise UserError(f"unknown executor '{name}': expected auto, sequential or vectorised")
     if spec.engine.compile:
         raise UserError("--compile goes with --executor sequential: lanes cannot be compiled")
-    if name == "fastest" and ProcessGroup.of(space.fabric).size > 1:
-        raise UserError("--executor fastest measures one process: choose one with --devices 1")
-    return Vectorised(space, visible, spec.seed, spec.say, measures=name == "fastest", store=store)
+    return Vectorised(space, visible, spec.seed, spec.say, store=store)
+
+
+def named_executor(spec: RunSpec, module: nn.Module, x: Tensor, device: torch.device) -> str:
+    """The executor that is asked for; `automatic` says what `auto` stands for.
+
+    Args:
+        module: what is trained.
+        x: samples, shape (m, ...).
+        device: on which it is trained.
+    """
+    if spec.engine.executor != "auto":
+        return spec.engine.executor
+    if spec.engine.compile:
+        return "sequential"
+    shape, batch = tuple(x.shape[1:]), spec.suite.local.batch_size
+    return automatic(module, shape, batch, device, spec.engine.precision)
 
 
 def shared(executor: Sequential) -> Sequential:
     """The executor, dealt to the processes of the run if there are several."""
     ranks = ProcessGroup.of(executor.workspace.fabric)
     return executor if ranks.size == 1 else DistributedExecutor(executor, ranks)
-
-
-SMALL = 20_000_000
-"""Parameters below which one client's batch leaves an accelerator idle."""
-
-
-def automatic(device: torch.device, parameters: int) -> str:
-    """The executor that `auto` stands for.
-
-    On CPUs one client after the other is faster, whatever the network. On CUDA lanes are faster, up
-    to ResNet-18 with 11 million parameters; nobody has measured larger ones (docs/performance.md).
-    """
-    return "vectorised" if device.type == "cuda" and parameters < SMALL else "sequential"
 
 
 def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> ClientModule:
@@ -418,9 +412,7 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(
-    run: Run, *, resume: bool = False, changed_source: bool = False, together: int = 1
-) -> State:
+def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
     """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
     for message in run.hooks.overridden():
         run.services.warn(message)
@@ -436,12 +428,14 @@ def first_state(
             path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one
         run.ledger = run.services.ledger = ledger
         run.history = history
+        if history.executor.startswith(FELL_BACK):
+            run.executor.leave_lanes("they failed in earlier rounds")
         run.services.seconds.update(history.seconds)
         run.services.drain()
         for message in messages:
             run.services.say(message)
         return state
-    refuse_too_large(run, together)
+    refuse_too_large(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial

@@ -23,7 +23,6 @@ class RunSpec:
         resume: continue from the checkpoint, if there is one.
         changed_source: also if what computes has changed since; the result says so.
         force: recompute even if the result is there.
-        together: how many runs this process runs at once; they share the memory for models.
     """
 
     suite: Suite
@@ -36,7 +35,6 @@ class RunSpec:
     resume: bool = False
     changed_source: bool = False
     force: bool = False
-    together: int = 1
     sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import flbench
 from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
-from flbench.leaderboard.audited import counted, installed_source, is_current
+from flbench.leaderboard.audited import counted, installed_source, is_current, network_sources
 from flbench.metrics import EPOCHS
 from flbench.results.audits import (
     AGREES,
@@ -35,12 +35,11 @@ from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
     lacks_device,
-    replaying,
+    replay,
     rounds_to_play,
 )
 
 if TYPE_CHECKING:
-    from flbench.run.scheduling import RunGenerator
     from flbench.terminal.console import Console
 
 
@@ -54,8 +53,7 @@ class FileVerdict:
         came: the result of playing it again; None = nothing was played.
         parts: their comparison.
         refusal: why nothing was played, or how it ended; "" where it was compared.
-        seconds: wall time, also of rounds that were played before it was stopped; of runs that are
-            played together, the share of one.
+        seconds: wall time, also of rounds that were played before it was stopped.
     """
 
     path: Path
@@ -78,7 +76,7 @@ class FileVerdict:
         return self.refusal or "; ".join(wrong)
 
 
-def verifying(
+def verify_file(
     path: Path,
     result: Result,
     rounds: int | None,
@@ -87,16 +85,15 @@ def verifying(
     sink: object,
     *,
     executor: str | None = None,
-    together: int = 1,
     refuse: bool = False,
     opened: Sequence[str] = (),
-) -> RunGenerator[FileVerdict]:
+) -> FileVerdict:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
     beginning, other parameters, or a run that diverges; with `refuse` it is an error too. Clients
     are trained by `executor`; None = as the file says. The file may open what is `opened` beside
-    the data sets (`trust.refuse_outside`). For the rest see `replaying`.
+    the data sets (`trust.refuse_outside`). For the rest see `replay`.
 
     Raises:
         UserError: it contradicts itself, or would open something else; or it cannot be run here,
@@ -108,16 +105,14 @@ def verifying(
     began = time.monotonic()
     came, parts, refusal, ended, earlier = None, list[Part](), "", False, 0.0
     try:
-        came, earlier = yield from replaying(
-            result, wanted, data_root, say, sink, executor=executor, together=together
-        )
+        came, earlier = replay(result, wanted, data_root, say, sink, executor=executor)
         parts = compare(result, came, wanted)
     except (NotTheSameRun, Diverged) as error:
         if refuse:
             raise
         refusal, ended = text_of(error), isinstance(error, Diverged)
     played = wanted if came or ended else 0
-    seconds = (time.monotonic() - began) / together + earlier
+    seconds = time.monotonic() - began + earlier
     return FileVerdict(path, result, played, came, parts, refusal, seconds)
 
 
@@ -145,7 +140,8 @@ def audit_of(verdict: FileVerdict, task: Task) -> Audit:
         sources={
             one.name: one.source if came else installed_source(one.name)
             for one in (came or claimed).plugins
-        },
+        }
+        | network_sources(claimed.suite),
         core=core(),
     )
 
@@ -202,7 +198,6 @@ class Task:
 
     Attributes:
         executor: in place of the file's; None = the file's.
-        row: of those with the same, the seeds may share lanes; "" = it is played by itself.
         limits: variables by which libraries are limited, in a process that begins with them.
         opened: what a person lets the file open, see `trust.refuse_outside`.
     """
@@ -213,7 +208,6 @@ class Task:
     tolerance: float
     data_root: Path
     executor: str | None = None
-    row: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
     opened: Sequence[str] = ()
 
@@ -222,49 +216,24 @@ AuditAnswer = Audit | Checked
 """The line for the log, or why a file could not be run."""
 
 
-def play(tasks: Sequence[Task], console: Console) -> Iterator[tuple[int, AuditAnswer]]:
-    """Run files again; the number of each with its answer, as they come.
-
-    Several are seeds of one method on one suite, whose clients share lanes (`run/scheduling.py`).
-    """
-    from flbench.run.scheduling import alone, together
-    from flbench.terminal.console import SeedsProgress
-
-    try:
-        if len(tasks) == 1:
-            yield 0, alone(_playing(tasks[0], console.say, console))
-            return
-        progress = SeedsProgress(console, len(tasks))
-        seeds = [progress.seed() for _ in tasks]
-        runs = [
-            _playing(task, console.say, seed, len(tasks))
-            for task, seed in zip(tasks, seeds, strict=True)
-        ]
-        for number, answer in together(runs, console.say):
-            progress.left(seeds[number])
-            yield number, answer
-    finally:
-        console.close()
-
-
-def _playing(
-    task: Task, say: Callable[[str], None], sink: object, together: int = 1
-) -> RunGenerator[AuditAnswer]:
+def play(task: Task, console: Console) -> AuditAnswer:
+    """Run a file again."""
     try:
         result = read_result(task.path)
-        verdict = yield from verifying(
+        verdict = verify_file(
             task.path,
             result,
             task.rounds,
             task.data_root,
-            say,
-            sink,
+            console.say,
+            console,
             executor=task.executor,
-            together=together,
             opened=task.opened,
         )
     except FlbenchError as error:
         return Checked(task.path, None, text_of(error), None)
+    finally:
+        console.close()
     return audit_of(verdict, task)
 
 

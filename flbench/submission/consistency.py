@@ -156,10 +156,10 @@ def younger(result: Result) -> Iterator[str]:
     """Fields that a result lacks though runs have them since, as files of its version may."""
     for field in sorted(YOUNGER[SCHEMA]):
         part, _, name = field.partition(".")
-        if name and name not in getattr(result, part):
+        there = getattr(result, part)
+        needed = field != "suite_plugins" or bool(result.suite.get("plugins"))
+        if needed and (there is None or (name and name not in there)):
             yield field
-    if result.suite.get("plugins") and not result.suite_plugins:
-        yield "suite_plugins"
 
 
 def _numbers(result: Result) -> Iterator[str]:

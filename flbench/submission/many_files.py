@@ -12,7 +12,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,13 +26,12 @@ from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.submission.auditing import AuditAnswer, Checked, Task, known, play
 from flbench.submission.verification import engine_of, limits_of
-from flbench.sweeps.launchers import LANES, SEEDS
+from flbench.sweeps.launchers import on_cpu
 from flbench.sweeps.workers import (
     PRELOADED,
     as_many_as_fit,
     how_it_died,
     message,
-    on_cpu,
     reporting,
 )
 from flbench.terminal.console import Console
@@ -86,9 +84,8 @@ def verify_many(
             if earlier is None:
                 name = name_of(path if root is None else path.relative_to(root))
                 engine = engine_of(result, executor)
-                row = result.fingerprint.config if engine.executor in LANES else ""
                 limits = limits_of(result, engine)
-                yield Task(path, name, wanted, tolerance, data_root, executor, row, limits, opened)
+                yield Task(path, name, wanted, tolerance, data_root, executor, limits, opened)
             else:
                 for log in logs:
                     if earlier not in there[log]:
@@ -97,9 +94,9 @@ def verify_many(
 
     most = at_once(len(paths)) if workers is None else min(workers, len(paths))
     if most > 1:
-        answers = play_apart(in_groups(asked()), most, console, measured=workers is None)
+        answers = play_apart(asked(), most, console, measured=workers is None)
     else:
-        answers = play_here(in_groups(asked()), console)
+        answers = play_here(asked(), console)
     for path, answer in answers:
         if isinstance(answer, Audit):
             for log in logs:
@@ -108,38 +105,17 @@ def verify_many(
         yield answer
 
 
-def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]:
-    """Let neighbours that may share lanes be played together: seeds of one row."""
-
-    def together(one: Task | Checked) -> object:
-        if isinstance(one, Task) and one.row:
-            return one.row, one.rounds, one.limits
-        return object()
-
-    for _, same in groupby(asked, together):
-        some = list(same)
-        tasks = [one for one in some if isinstance(one, Task)]
-        for at in range(0, len(tasks), SEEDS):
-            yield tasks[at : at + SEEDS]
-        yield from (one for one in some if isinstance(one, Checked))
-
-
 def play_here(
-    groups: Iterator[list[Task] | Checked], console: Console
+    tasks: Iterable[Task | Checked], console: Console
 ) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again in this process, if they can be; the path of each with its answer."""
-    for group in groups:
-        if isinstance(group, Checked):
-            yield group.path, group
-        elif _begins_anew(group):
-            yield from play_apart(iter([group]), 1, console, measured=False)
+    for task in tasks:
+        if isinstance(task, Checked):
+            yield task.path, task
+        elif limited(task.limits):
+            yield task.path, play(task, console)
         else:
-            yield from ((group[number].path, answer) for number, answer in play(group, console))
-
-
-def _begins_anew(group: Sequence[Task]) -> bool:
-    """Whether files that are played together need a process in which libraries are limited."""
-    return not limited(group[0].limits)
+            yield from play_apart(iter([task]), 1, console, measured=False)
 
 
 def at_once(files: int) -> int:
@@ -148,39 +124,39 @@ def at_once(files: int) -> int:
 
 
 def play_apart(
-    groups: Iterator[list[Task] | Checked], most: int, console: Console, *, measured: bool
+    tasks: Iterator[Task | Checked], most: int, console: Console, *, measured: bool
 ) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again, several processes at once; the path of each with its answer, as they come.
 
     Args:
-        groups: what is played together, or is answered already.
+        tasks: files that are to be played, or are answered already.
         most: how many processes there are at once.
         console: prints what they have to say, and the rounds where there is one at a time.
         measured: begin with one; the others follow when it has run a round, as many as its peak
             memory allows.
     """
-    running: dict[Connection, tuple[BaseProcess, dict[int, Task]]] = {}
+    running: dict[Connection, tuple[BaseProcess, Path]] = {}
     wanted, more = 1 if measured else most, True
     try:
         while more or running:
             while more and len(running) < wanted:
-                group = next(groups, None)
-                if group is None:
+                task = next(tasks, None)
+                if task is None:
                     more = False
-                elif isinstance(group, Checked):
-                    yield group.path, group
+                elif isinstance(task, Checked):
+                    yield task.path, task
                 else:
                     ours, theirs = multiprocessing.Pipe()
-                    call = _play, theirs, os.getcwd(), group
-                    if _begins_anew(group):
-                        process: BaseProcess = spawn(*call, variables=group[0].limits)
-                    else:
-                        process = fork(*call, preloaded=PRELOADED)
+                    call = _play, theirs, os.getcwd(), task
+                    if limited(task.limits):
+                        process: BaseProcess = fork(*call, preloaded=PRELOADED)
+                    else:  # its libraries must be limited before they are loaded
+                        process = spawn(*call, variables=task.limits)
                     theirs.close()
-                    running[ours] = process, dict(enumerate(group))
+                    running[ours] = process, task.path
             for pipe in wait(list(running)) if running else ():  # of none it would wait for ever
                 assert isinstance(pipe, Connection)
-                process, tasks = running[pipe]
+                process, path = running[pipe]
                 kind, what = message(process, pipe)
                 if kind == "say":
                     console.say(what)
@@ -192,16 +168,13 @@ def play_apart(
                     console.round_finished(what)
                 elif kind == "peak" and measured:
                     measured, wanted = False, as_many_as_fit(most, what, console.tell)
-                elif kind == "answer":
-                    number, answer = what
-                    console.close()
-                    yield tasks.pop(number).path, answer
-                elif kind == "died":  # at its end, or before it
-                    del running[pipe]
+                elif kind in ("answer", "died"):
                     pipe.close()
-                    how = f"its process died ({how_it_died(what)})"
-                    for task in tasks.values():
-                        yield task.path, Checked(task.path, None, how, None)
+                    process.join()
+                    del running[pipe]
+                    console.close()
+                    how = "" if kind == "answer" else f"its process died ({how_it_died(what)})"
+                    yield path, Checked(path, None, how, None) if how else what
     finally:
         console.close()
         for process, _ in running.values():
@@ -209,9 +182,8 @@ def play_apart(
             process.join()
 
 
-def _play(pipe: Connection, folder: str, tasks: Sequence[Task]) -> None:
-    """Run in the new process: run files again, in the folder of the command."""
+def _play(pipe: Connection, folder: str, task: Task) -> None:
+    """Run in the new process: run a file again, in the folder of the command."""
     reporter = reporting(pipe)
     os.chdir(folder)
-    for numbered in play(tasks, reporter):
-        reporter.send("answer", numbered)
+    reporter.send("answer", play(task, reporter))

@@ -17,12 +17,11 @@ from flbench.results.difference import SHARED_MARKS
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Plugin, Result
-    from flbench.run.scheduling import RunGenerator
     from flbench.run.spec import RunSpec
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
-EXECUTORS = ("sequential", "vectorised")
+SEQUENTIAL, LANES = "sequential", "vectorised"
 
 COMPUTED_BY = (
     "flbench", "core", "torch", "lightning", "numpy", "python", "machine", "device", "processor",
@@ -39,6 +38,9 @@ def computed_otherwise(one: Result, other: Result) -> list[str]:
     pairs = [(key, one.environment.get(key), other.environment.get(key)) for key in COMPUTED_BY]
     found = [f"{key} {there}, here {here}" for key, there, here in pairs if there and there != here]
     found += [f"{key} not known, here {here}" for key, there, here in pairs if here and not there]
+    ranks = [of.environment.get("ranks", "1") for of in (one, other)]
+    if one.environment.get("executor") != SEQUENTIAL and ranks[0] != ranks[1]:
+        found.append(f"processes {ranks[0]}, here {ranks[1]}")
     for plugin in other.plugins:
         mine = next((mine for mine in one.plugins if mine.name == plugin.name), None)
         if mine is None or not mine.source:
@@ -169,13 +171,15 @@ def lacks_device(result: Result) -> bool:
 def engine_of(result: Result, other: str | None = None) -> EngineOptions:
     """What comes nearest to how a result was computed, or the same with another executor."""
     from flbench.engine.machine.portable import NAME, is_possible
-    from flbench.engine.options import EXACT, EngineOptions
+    from flbench.engine.options import EXACT, FELL_BACK, EngineOptions
 
     stated = result.environment
-    executor, threads = stated.get("executor", ""), stated.get("threads", "")
+    on_cpu, threads = stated.get("device") == "cpu", stated.get("threads", "")
+    known = {SEQUENTIAL: SEQUENTIAL, LANES: LANES, FELL_BACK: LANES}
+    usual = SEQUENTIAL if on_cpu else "auto"  # of files from before the executor was named
     return EngineOptions(
-        executor=other or (executor if executor in EXECUTORS else "auto"),
-        accelerator="cpu" if stated.get("device") == "cpu" else "auto",
+        executor=other or known.get(stated.get("executor", ""), usual),
+        accelerator="cpu" if on_cpu else "auto",
         precision=stated.get("precision", EXACT),
         threads=int(threads) if threads.isdecimal() and 0 < int(threads) <= 64 else 1,
         portable=stated.get("processor") == NAME and is_possible(),
@@ -196,7 +200,7 @@ def limits_of(result: Result, engine: EngineOptions) -> Mapping[str, str]:
     return SETTINGS if engine.portable else to_compute_as(there)
 
 
-def replaying(
+def replay(
     result: Result,
     rounds: int,
     root: Path,
@@ -204,25 +208,23 @@ def replaying(
     sink: object,
     *,
     executor: str | None = None,
-    together: int = 1,
-) -> RunGenerator[Replay]:
-    """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
+) -> Replay:
+    """Run the first rounds of a result's run again; see `again`. One that was stopped goes on.
 
     Args:
         say: prints a line.
         sink: listens to the run.
-        together: how many runs are played at once, this one among them.
 
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
     """
     from flbench.federation.loading import load_dataset
-    from flbench.run.runner import playing
+    from flbench.run.runner import play
     from flbench.run.setup import prepare
     from flbench.submission.replay_folder import cache, rounds_kept
 
     spec = again(result, root, cache(), say, executor)
-    spec = replace(spec, sinks=(("console", sink),), together=together)
+    spec = replace(spec, sinks=(("console", sink),))
     with rounds_kept(spec, result, rounds) as spec:
         dataset = load_dataset(spec.suite.dataset.partition("[")[0], root)
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
@@ -238,5 +240,5 @@ def replaying(
         if state.round:
             say(f"{spec.title}: goes on after round {state.round}, where it was stopped")
         earlier = run.history.seconds.get("total", 0.0)
-        came = yield from playing(spec, run, state, rounds, target=None)
+        came = play(spec, run, state, rounds, target=None)
         return Replay(came, earlier)

@@ -7,7 +7,6 @@ Ray cluster. Workers get its request as text.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
     from flbench.results.schema import Result
     from flbench.run.composition import LoadedMethod
-    from flbench.run.scheduling import RunGenerator
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import Console
 
@@ -44,10 +41,6 @@ SOON = 0.01
 """Seconds after which an interruption that was lost is raised again."""
 PASSED_TO_WORKERS = ("FLBENCH_DATA", "WANDB_", "HF_")
 """Beginnings of the environment variables that the workers of a cluster get."""
-LANES = "vectorised", "fastest"
-"""Executors that train clients in lanes."""
-SEEDS = 8
-"""Seeds that run together at most: each has its clients and models in memory."""
 RETRIES = 3
 """How often a cell is begun again whose worker died."""
 DONE, COMPLETE, SKIPPED, FAILED = "done", "were complete", "skipped", "failed"
@@ -91,8 +84,7 @@ class CellInterrupted(KeyboardInterrupt):
 def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, one after the other (`attempt`); a data set is loaded once.
 
-    Seeds of one method whose clients are trained in lanes run together (`together`). The last cell
-    runs without the data set: its clients have copies of their samples.
+    The last cell runs without the data set: its clients have copies of their samples.
     """
     from flbench.federation.loading import load_dataset
 
@@ -103,65 +95,16 @@ def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
         load.cache_clear()
         return dataset
 
-    last = cells[-1] if cells else None
-    for group in seeds_together(cells):
-        yield from run_together(group, [take if cell is last else load for cell in group])
+    for number, cell in enumerate(cells, start=1):
+        yield cell, attempt(cell.spec, take if number == len(cells) else load)
 
 
-def seeds_together(cells: Sequence[Cell], workers: int = 1) -> Iterator[list[Cell]]:
-    """The cells in groups that run together: seeds of one method on one suite, in lanes.
+def on_cpu(accelerator: str) -> bool:
+    """Whether cells are computed on CPUs alone."""
+    import torch
 
-    Other sinks than the console listen to one run at a time, and energy is measured of one.
-
-    Args:
-        cells: of a sweep.
-        workers: how many of them run at once; no group is larger than the share of one.
-    """
-    share = min(SEEDS, math.ceil(len(cells) / workers))
-    for _, same in groupby(cells, lambda cell: (cell.spec.path.parent, _may_join(cell.spec))):
-        group = list(same)
-        size = share if _may_join(group[0].spec) else 1
-        for at in range(0, len(group), size):
-            yield group[at : at + size]
-
-
-def _may_join(spec: RunSpec) -> bool:
-    engine = spec.engine
-    alone = engine.energy or engine.devices * engine.nodes > 1
-    listeners = [name for name, _ in spec.sinks]
-    return engine.executor in LANES and not alone and listeners == ["console"]
-
-
-def run_together(
-    cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]
-) -> OutcomeGenerator:
-    """Run the seeds of a method together; the console shows them as one. One seed runs alone.
-
-    Raises:
-        CellInterrupted: a person stops them; names the first that has not ended.
-    """
-    if len(cells) == 1:
-        yield cells[0], attempt(cells[0].spec, loads[0])
-        return
-    from flbench.run.scheduling import together
-    from flbench.terminal.console import Console, SeedsProgress
-
-    ((_, console),) = cells[0].spec.sinks
-    assert isinstance(console, Console), "only the console listens"
-    progress = SeedsProgress(console, len(cells))
-    seeds = [progress.seed() for _ in cells]
-    runs = [
-        attempting(replace(cell.spec, sinks=(("console", seed),), together=len(cells)), load)
-        for cell, seed, load in zip(cells, seeds, loads, strict=True)
-    ]
-    running = dict(enumerate(cells))
-    try:
-        for number, outcome in together(runs, cells[0].spec.say):
-            progress.left(seeds[number])
-            yield running.pop(number), outcome
-    except KeyboardInterrupt:
-        stopped = next(iter(running.values()), cells[-1])
-        raise CellInterrupted(stopped.spec.checkpoint) from None
+    others = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return accelerator == "cpu" or (accelerator == "auto" and not others)
 
 
 def run_locally(cells: Sequence[Cell]) -> OutcomeGenerator:
@@ -171,21 +114,14 @@ def run_locally(cells: Sequence[Cell]) -> OutcomeGenerator:
 
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
-    """Run a cell by itself; see `attempting`."""
-    from flbench.run.scheduling import alone
-
-    return alone(attempting(spec, load))
-
-
-def attempting(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> RunGenerator[Outcome]:
     """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
-    from flbench.run.runner import executing, has_result, resolve_dataset
+    from flbench.run.runner import execute, has_result, resolve_dataset
 
     began = time.monotonic()
     try:
         spec, data = resolve_dataset(spec, load)
         what = COMPLETE if has_result(spec) else DONE
-        result = yield from executing(spec, data)
+        result = execute(spec, data)
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
     except Exception as error:
@@ -317,33 +253,23 @@ def run_remotely(
     defer_imports()
     from flbench.terminal.console import Console
 
-    ((_, outcome),) = run_requests([request], sources, Console())
-    return outcome
+    return run_request(request, sources, Console())
 
 
-def run_requests(
-    requests: Sequence[str], sources: Mapping[str, str], console: Console
-) -> Iterator[tuple[int, Outcome]]:
-    """Run the cells of requests in JSON together, in another process than the sweep's.
+def run_request(request: str, sources: Mapping[str, str], console: Console) -> Outcome:
+    """Run the cell of a request in JSON, in another process than the sweep's.
 
     Args:
-        requests: seeds of one method on one suite, or one cell.
+        request: of one cell.
         sources: see `run_remotely`.
-        console: listens to the runs.
-
-    Yields:
-        The number of a request, and what became of it.
+        console: listens to the run.
     """
     try:
-        read = [resolve(RunRequest.from_json(text), console, _imported) for text in requests]
-        cells = [cell for (cell,) in read]
-        refuse_other_code(cells[0].spec, sources)
+        (cell,) = resolve(RunRequest.from_json(request), console, _imported)
+        refuse_other_code(cell.spec, sources)
     except FlbenchError as error:
-        refused = Outcome(FAILED, str(error), error.exit_code)
-        yield from enumerate([refused] * len(requests))
-        return
-    for cell, outcome in run_together(cells, [_loaded] * len(cells)):
-        yield cells.index(cell), replace(outcome, error=None)
+        return Outcome(FAILED, str(error), error.exit_code)
+    return replace(attempt(cell.spec, _loaded), error=None)
 
 
 def refuse_other_code(spec: RunSpec, sources: Mapping[str, str]) -> None:

@@ -1,10 +1,9 @@
 """Worker processes of this machine; each plays cells, one after the other.
 
 They are forked from a server that has imported the libraries (`engine/processes/fork_server.py`).
-A worker gets the requests of cells as text, as one of a Ray cluster does, and reports through a
-pipe what the console would show. Seeds of a method that share lanes are one task of a worker. A
-person's stop concerns the sweep alone: it asks the workers to stop with SIGTERM, and they keep the
-last whole round. A worker whose sweep has died ends at once.
+A worker gets the request of a cell as text, as one of a Ray cluster does, and reports through a
+pipe what the console would show. A person's stop concerns the sweep alone: it asks the workers to
+stop with SIGTERM, and they keep the last whole round. A worker whose sweep has died ends at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stderr, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -37,10 +36,10 @@ from flbench.sweeps.launchers import (
     RETRIES,
     Outcome,
     OutcomeGenerator,
+    on_cpu,
     raise_lost_interruptions,
     run_locally,
-    run_requests,
-    seeds_together,
+    run_request,
     sources_of,
     stoppable,
 )
@@ -85,14 +84,6 @@ def at_once(cells: Sequence[Cell]) -> int:
     return max(1, min(len(cells), cpus // engine.threads))
 
 
-def on_cpu(accelerator: str) -> bool:
-    """Whether cells are computed on CPUs alone."""
-    import torch
-
-    others = torch.cuda.is_available() or torch.backends.mps.is_available()
-    return accelerator == "cpu" or (accelerator == "auto" and not others)
-
-
 def fitting(most: int, peak: int, free: int | None) -> int:
     """How many of `most` workers fit into memory; one has begun, and has taken `peak` bytes.
 
@@ -117,12 +108,12 @@ def as_many_as_fit(most: int, peak: int, tell: Callable[[str], None]) -> int:
 
 @dataclass(eq=False)
 class Worker:
-    """A worker as the sweep sees it; `cells` are those that it runs, by their numbers."""
+    """A worker as the sweep sees it; `cell` is the one that it runs."""
 
     process: Process
     pipe: Connection
     bar: RunBar
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cell: Cell | None = None
 
     def message(self) -> tuple[str, Any]:
         """What it reports next; see `message`."""
@@ -153,7 +144,7 @@ class Crew:
     """The workers of a sweep, and the cells that wait.
 
     Attributes:
-        waiting: cells that run together, the next ones first.
+        waiting: cells, the next ones first.
         budget: bytes that all workers may have for models, where nothing else is asked.
 
     Args:
@@ -165,7 +156,7 @@ class Crew:
     def __init__(
         self, cells: Sequence[Cell], progress: SweepProgress, most: int, *, measured: bool
     ) -> None:
-        self.waiting = deque(seeds_together(cells, most))
+        self.waiting = deque(cells)
         self.progress, self.most = progress, most
         self.budget = half_of_free()
         self.workers: list[Worker] = []
@@ -174,10 +165,10 @@ class Crew:
         self.deaths: Counter[Cell] = Counter()
 
     def run(self) -> OutcomeGenerator:
-        """Run the cells; those whose worker dies go on, each by itself, RETRIES times."""
+        """Run the cells; those whose worker dies go on in another one, RETRIES times."""
         with stoppable():
             try:
-                while self.waiting or any(one.cells for one in self.workers):
+                while self.waiting or any(one.cell for one in self.workers):
                     self.occupy()
                     pipes = {one.pipe: one for one in self.workers}
                     for pipe in connection.wait(list(pipes)):
@@ -188,15 +179,13 @@ class Crew:
     def occupy(self) -> None:
         """Give waiting cells to idle workers; start workers while there are fewer than wanted."""
         while self.waiting:
-            idle = [one for one in self.workers if not one.cells]
+            idle = [one for one in self.workers if one.cell is None]
             if not idle and len(self.workers) >= self.wanted:
                 return
             worker = idle[0] if idle else self.started()
-            cells = self.waiting.popleft()
-            worker.cells = dict(enumerate(cells))
-            requests = [self.request_of(cell) for cell in cells]
+            worker.cell = cell = self.waiting.popleft()
             with suppress(ConnectionError):  # it has died, which is its next message
-                worker.pipe.send((requests, sources_of(cells[0].spec)))
+                worker.pipe.send((self.request_of(cell), sources_of(cell.spec)))
 
     def started(self) -> Worker:
         """A new worker."""
@@ -214,7 +203,7 @@ class Crew:
         return replace(cell.request, engine=engine).to_json()
 
     def heard(self, worker: Worker) -> Iterator[tuple[Cell, Outcome]]:
-        """Act on the next message of a worker; gives the outcomes of cells if there are any."""
+        """Act on the next message of a worker; gives the outcome of its cell if there is one."""
         kind, what = worker.message()
         if kind == "peak":
             self.settle(what)
@@ -230,11 +219,10 @@ class Crew:
             worker.bar.close()
             yield from self.lost(worker, what)
         else:  # "outcome"
-            number, outcome = what
-            cell = worker.cells.pop(number)
-            if not worker.cells:
-                worker.bar.close()
-            yield cell, outcome
+            worker.bar.close()
+            cell, worker.cell = worker.cell, None
+            assert cell is not None, "it runs one"
+            yield cell, what
 
     def settle(self, peak: int) -> None:
         """Decide how many workers there are, by the peak memory of the first in its first round."""
@@ -243,30 +231,29 @@ class Crew:
             self.wanted = as_many_as_fit(self.most, peak, self.progress.tell)
 
     def lost(self, worker: Worker, code: int) -> Iterator[tuple[Cell, Outcome]]:
-        """A worker has died: its cells go on in others, each by itself, or fail.
+        """A worker has died: its cell goes on in another one, or fails.
 
         SIGKILL is what the system sends if memory is not there: the next worker is one fewer.
         """
         self.workers.remove(worker)
         if code == -signal.SIGKILL:
             self.wanted = max(1, self.wanted - 1)
-        how = how_it_died(code)
-        left: list[list[Cell]] = []
-        for cell in worker.cells.values():
-            self.deaths[cell] += 1
-            if self.deaths[cell] > RETRIES:
-                why = f"its worker died ({how}), the last of {self.deaths[cell]}"
-                yield cell, Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
-                continue
-            self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
-            left.append([cell])
-        self.waiting.extendleft(reversed(left))
+        cell, how = worker.cell, how_it_died(code)
+        if cell is None:
+            return
+        self.deaths[cell] += 1
+        if self.deaths[cell] > RETRIES:
+            why = f"its worker died ({how}), the last of {self.deaths[cell]}"
+            yield cell, Outcome(FAILED, why, 1, cell.spec.title, cell.spec.path)
+            return
+        self.progress.tell(f"{cell.title}: its worker died ({how}); it goes on in another one")
+        self.waiting.appendleft(cell)
 
     def dismiss(self) -> None:
         """End all workers; those that run a cell keep its last whole round. May be interrupted."""
         try:
             for one in self.workers:
-                if one.cells:
+                if one.cell is not None:
                     one.process.terminate()
                 one.pipe.close()
             for one in self.workers:
@@ -288,9 +275,8 @@ def serve(pipe: Connection) -> None:
         signal.signal(signal.SIGTERM, _stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         while True:
-            requests, sources = pipe.recv()
-            for numbered in run_requests(requests, sources, reporter):
-                reporter.send("outcome", numbered)
+            request, sources = pipe.recv()
+            reporter.send("outcome", run_request(request, sources, reporter))
     except (EOFError, ConnectionError, KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 
 from rich import progress
 from rich.console import Console as Terminal
@@ -144,12 +143,8 @@ class Console:
             self._accuracy = f"{accuracy:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
-        """Estimated seconds until the last round, from the mean of the rounds so far.
-
-        Of seeds that run together, one that goes on from an earlier round may outlast the first.
-        """
+        """Estimated seconds until the last round, from the mean of the rounds so far."""
         spent = time.monotonic() - self._began
-        self._first = min(self._first, record.round)
         return spent / (record.round - self._first + 1) * (record.rounds - record.round)
 
     def tell(self, line: str) -> None:
@@ -253,78 +248,6 @@ class RunBar(Console):
         if (bar := self._sweep._bar) is not None and self._task is not None:
             bar.remove_task(self._task)
         self._task = None
-
-
-class SeedsProgress:
-    """Progress of seeds that run together, shown as that of one run with their mean accuracy.
-
-    Args:
-        console: shows it.
-        seeds: how many there are.
-    """
-
-    def __init__(self, console: Console, seeds: int) -> None:
-        self._console, self._seeds = console, seeds
-        self._open: set[SeedProgress] = set()
-        self._said = False
-
-    def seed(self) -> SeedProgress:
-        """The listener of one seed."""
-        return SeedProgress(self)
-
-    def started(self, one: SeedProgress, info: RunInfo) -> None:
-        """A seed begins; those before it may have ended, as they had no round left."""
-        if not self._said:
-            self._said = True
-            self._console.say(f"{self._seeds} seeds run together; accuracies are their means")
-        if not self._open:
-            self._console.run_started(info)
-        self._open.add(one)
-
-    def round_finished(self, record: RoundRecord) -> None:
-        """Show a round that all seeds have finished."""
-        last = [one.record for one in self._open]
-        found = [one for one in last if one is not None and one.round >= record.round]
-        if len(found) < len(self._open):
-            return
-        values = [one.metrics.get("accuracy") for one in found]
-        known = [value for value in values if value is not None]
-        mean = sum(known) / len(known) if known else None
-        self._console.round_finished(replace(record, metrics={"accuracy": mean}))
-
-    def finished(self, one: SeedProgress, result: Result) -> None:
-        """A seed has its result."""
-        self.left(one)
-        if not self._open:
-            self._console.run_finished(result)
-
-    def left(self, one: SeedProgress) -> None:
-        """A seed has ended, with a result or without."""
-        self._open.discard(one)
-
-
-class SeedProgress:
-    """Listens to one of several seeds that run together."""
-
-    def __init__(self, together: SeedsProgress) -> None:
-        self._together = together
-        self.record: RoundRecord | None = None
-
-    @hookimpl
-    def run_started(self, info: RunInfo) -> None:
-        """Pass it on."""
-        self._together.started(self, info)
-
-    @hookimpl
-    def round_finished(self, record: RoundRecord) -> None:
-        """Pass it on."""
-        self.record = record
-        self._together.round_finished(record)
-
-    @hookimpl
-    def run_finished(self, result: Result) -> None:
-        """Pass it on."""
-        self._together.finished(self, result)
 
 
 def span(seconds: float) -> str:

@@ -16,8 +16,6 @@ from flbench.core.hookspecs import hookimpl, implemented_hooks
 from flbench.core.state import Dispatched, Message, Personal, Stage, State, Upload
 from flbench.core.types import Direction
 from flbench.engine import split_training
-from flbench.engine.clock import select_uploads
-from flbench.engine.distributed import select_clients
 from flbench.engine.encoding import encoded
 from flbench.engine.ledger import BITS, DIRECTIONS, EDGES, CommunicationLedger
 from flbench.run.context import RunContext
@@ -326,7 +324,7 @@ class TrafficCounter:
             if not others or work is None:
                 continue
             at = torch.tensor([place])
-            alone = fit(select_clients(start, at), stage.select(at), work, ctx.round)
+            alone = fit(start.select(at), stage.select(at), work, ctx.round)
             pairs = [(alone, 0), (upload, place)]
             one, two = ([it.params[i], *(t[i] for t in it.extras.values())] for it, i in pairs)
             if not same_content(one, two):
@@ -357,7 +355,7 @@ class TrafficCounter:
             if plain is None or changed is None:
                 continue
             at = torch.tensor([place])
-            alone = select_uploads(upload, at), select_clients(self.start, at)
+            alone = upload.select(at), self.start.select(at)
             parameters = ctx.layout.parameters
             sent = [encoded(*alone, each, state, parameters)[0] for each in (plain, changed)]
             one, two = ([it.params, it.bits, dict(it.extras)] for it in sent)

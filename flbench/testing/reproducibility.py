@@ -19,14 +19,13 @@ from flbench.core.client_module import ClientModule, LocalWork
 from flbench.core.model_bank import plain
 from flbench.core.state import Dispatched, Personal, Stage, State, Upload
 from flbench.engine import batchnorm
-from flbench.engine.distributed import select_clients
 from flbench.engine.options import EngineOptions
 from flbench.errors import Undefined
 from flbench.plugin.arguments import tensors
 from flbench.plugin.isolation import GENERATORS, restore, snapshot
 from flbench.results.difference import relative_distance
 from flbench.run.composition import compose
-from flbench.run.evaluation import evaluate, only
+from flbench.run.evaluation import evaluate
 from flbench.run.history import Evaluation, History
 from flbench.run.rounds import round_context
 from flbench.suite import Suite
@@ -95,7 +94,7 @@ def trained_alone(method: MethodUnderTest) -> None:
         for index in reversed(range(len(stage.clients))):
             one = torch.tensor([index])
             few = stage.select(one)
-            own = fit(select_clients(start, one), few, work, round_)
+            own = fit(start.select(one), few, work, round_)
             pairs = {"params": (own.params[0], whole.params[index])}
             pairs |= {k: (v[0], whole.extras[k][index]) for k, v in own.extras.items()}
             pairs |= {k: kept_pair(v, whole.kept[k], index) for k, v in own.kept.items()}
@@ -272,7 +271,7 @@ def judged_singly(method: MethodUnderTest) -> None:
     try:
         again = _joined(
             [
-                evaluate(run.executor, only(alone, ids), state, run.held_out, ids, work)
+                evaluate(run.executor, alone.select(ids), state, run.held_out, ids, work)
                 for alone in [_one_by_one(personal)]
                 for ids in reversed(ctx.everybody.split(pieces))
             ]

@@ -66,7 +66,7 @@ def try_out(
             seed=seed,
             data_root=data_root or Path(folder),
             out=out or Path(folder),
-            engine=EngineOptions(executor="sequential", accelerator="cpu"),
+            engine=EngineOptions(accelerator="cpu"),
             force=True,
             sinks=tuple((name, built_sink(name)) for name in sinks),
             say=print,

@@ -233,11 +233,11 @@ def seen_by_others(answer: object, client: int, given: Sequence[object]) -> obje
             stage = given[1]
             assert isinstance(stage, Stage)
             at_server = torch.where(answer.at_server[:, None], answer.params, 0.0)
-            return [_of_clients(answer, stage.clients != client), at_server]
+            return [_plain(answer.select(_others(stage.clients, client))), at_server]
         case Personal():
             state, clients = given
             assert isinstance(state, State) and isinstance(clients, Tensor)
-            return _served(answer, clients != client, state)
+            return _served(answer.select(_others(clients, client)), state)
         case Setup():
             scopes = {name: memory.scope for name, memory in answer.memory.items()}
             tables = {name: memory.value for name, memory in answer.memory.items()}
@@ -287,27 +287,25 @@ def own_entry(scope: str | None, client: int, home: Membership | None) -> int:
     return client if scope == "client" else -1
 
 
-def _of_clients(start: Dispatched, some: Tensor) -> object:
-    """What some of the acting clients start from and receive."""
-    masks = (start.sent_mask, start.returned_mask, start.trained_mask, start.server_mask)
-    tables = {**start.extras, **{f"own {name}": it for name, it in start.client_memory.items()}}
-    return [
-        start.params[some],
-        start.active[some],
-        [None if mask is None else mask[some] for mask in masks],
-        {name: table[some] for name, table in tables.items()},
-    ]
+def _others(clients: Tensor, client: int) -> Tensor:
+    """Positions of all clients but one, ids of shape (n,)."""
+    return (clients != client).nonzero()[:, 0]
 
 
-def _served(personal: Personal, some: Tensor, state: State) -> object:
-    """What some of the clients are tested with."""
-    stage = personal.adaptation
-    return [
-        torch.as_tensor(personal.models(state))[some],
-        {name: table[some] for name, table in personal.extras.items()},
-        stage and dict(vars(stage.select(some.nonzero()[:, 0]))),
-        {name: _served(one, some, state) for name, one in personal.others.items()},
-    ]
+def _plain(answer: Dispatched | Stage | Personal) -> dict[str, object]:
+    """The fields of what some clients get, without functions, which have no content to compare."""
+    return {name: value for name, value in vars(answer).items() if not callable(value)}
+
+
+def _served(personal: Personal, state: State) -> object:
+    """What clients are tested with; in which row of the bank a model is says nothing."""
+    return {
+        **_plain(personal),
+        "row": None,
+        "params": torch.as_tensor(personal.models(state)),
+        "adaptation": personal.adaptation and _plain(personal.adaptation),
+        "others": {name: _served(one, state) for name, one in personal.others.items()},
+    }
 
 
 def same_content(one: object, other: object) -> bool:

@@ -47,8 +47,7 @@ def stages(state: State, ctx: Context, method: str) -> list[Stage]:
     durations, called = ctx.durations(everyone), state.memory[f"{method}.called"]
     return [
         replace(
-            everyone,
-            clients=torch.tensor([client]),
+            everyone.select(torch.tensor([client])),
             name=f"upload {number}",
             started=torch.tensor([at], dtype=torch.float64),
         )

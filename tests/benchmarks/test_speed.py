@@ -18,12 +18,11 @@ import pytest
 import torch
 from torch import nn
 
-from flbench.engine import cross_evaluation
 from flbench.engine.batches import orders
+from flbench.engine.lanes.evaluation import TOGETHER
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
-from flbench.run.rounds import cohort, running_round
-from flbench.run.scheduling import alone
+from flbench.run.rounds import cohort, run_round
 from flbench.run.setup import prepare
 from flbench_benchmarks.speed import __main__ as command
 from flbench_benchmarks.speed import (
@@ -105,7 +104,7 @@ def test_the_floor_does_what_flbench_does(work: Workload, tmp_path: Path) -> Non
         for name, tensor in run_.context.layout.unflatten(run_.context.initial).items():
             net.state_dict()[name.removeprefix("net.")].copy_(tensor)
     steps = flbench_rounds.StepCounter()
-    after, _ = alone(running_round(run_, state))
+    after, _ = run_round(run_, state)
     count, samples = steps.stop(), run_.executor.samples
 
     def client(number: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
@@ -276,26 +275,26 @@ def test_a_framework_that_cannot_be_installed_says_why(
     monkeypatch.setenv("PATH", str(tmp_path))
     (found,) = peers.programs("blazefl", SMALL, 2, tmp_path / "net.pt", 1, tmp_path)
     assert found.command == ()
-    assert "needs python3.14t or python3.14 or python3.13 on the PATH" in found.note
+    assert "needs python3.14t or python3.14 on the PATH" in found.note
 
 
 def test_a_framework_is_installed_in_a_python_that_it_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first command that starts; a command of pyenv for a version not chosen does not."""
-    for name, code in (("python3.14", 127), ("python3.13", 0)):
+    for name, code in (("python3.14t", 127), ("python3.14", 0)):
         command = tmp_path / name
         command.write_text(f"#!/bin/sh\nexit {code}\n")
         command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert peers.interpreter(peers.PEERS["blazefl"].pythons) == str(tmp_path / "python3.13")
+    assert peers.interpreter(peers.PEERS["blazefl"].pythons) == str(tmp_path / "python3.14")
     run: list[list[str]] = []
 
     def runs(*command: str) -> str:
         run.append(list(command))
         if "venv" in command:
             (tmp_path / "blazefl").mkdir(exist_ok=True)
-        return "Python 3.13, torch 2\n"
+        return "Python 3.14, torch 2\n"
 
     monkeypatch.setattr(peers, "_run", runs)
     monkeypatch.setattr(peers, "version", lambda name: "2.13.0+cpu")
@@ -304,11 +303,11 @@ def test_a_framework_is_installed_in_a_python_that_it_runs_in(
         return peers.programs("blazefl", SMALL, processes, tmp_path / "net.pt", 3, tmp_path)
 
     one, two = made(1), made(2)
-    assert [program.name for program in one] == ["blazefl 2.0.3"]
-    assert [program.name for program in two] == ["blazefl 2.0.3 threads", "blazefl 2.0.3 processes"]
+    assert [program.name for program in one] == ["blazefl 3.0.0"]
+    assert [program.name for program in two] == ["blazefl 3.0.0 threads", "blazefl 3.0.0 processes"]
     assert [program.command[-1] for program in two] == ["threads", "processes"]
-    assert {program.note for program in (*one, *two)} == {"Python 3.13, torch 2"}
-    assert run[0][0] == str(tmp_path / "python3.13")
+    assert {program.note for program in (*one, *two)} == {"Python 3.14, torch 2"}
+    assert run[0][0] == str(tmp_path / "python3.14")
     assert "torch==2.13.0" in run[1], "any build of it"
     assert len(run) == 3, "it is made once"
     marker = tmp_path / "blazefl" / peers.READY
@@ -587,7 +586,7 @@ def test_lanes_are_compared_with_clients_one_by_one(tmp_path: Path) -> None:
     assert lanes["times_as_fast"] > 0
     one, together = w6.cross_evaluated(asked, SMALL, "cpu")
     assert (one["program"], together["program"]) == ("one by one", "32 at once")
-    assert cross_evaluation.TOGETHER == {"cuda": 32}
+    assert TOGETHER == {"cuda": 32}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device")

@@ -134,14 +134,14 @@ def played(one: Study, asked: Asked) -> tuple[StudyTable, list[StudyTable]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of runs from now on."""
     titles: list[str] = []
-    real = runner.executing
+    real = runner.execute
 
     def execute(job: Any, load: Any) -> Any:
         if not job.path.is_file():
             titles.append(job.title)
         return real(job, load)
 
-    monkeypatch.setattr(runner, "executing", execute)
+    monkeypatch.setattr(runner, "execute", execute)
     return titles
 
 
@@ -347,12 +347,12 @@ def test_a_cell_that_diverges_stops_no_other(here: Path) -> None:
 def test_a_cell_that_breaks_stops_no_other_and_is_told(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner.executing
+    real = runner.execute
 
     def execute(job: Any, load: Any) -> Any:
         return {}["no"] if job.method.described.name == "fedavg" else real(job, load)
 
-    monkeypatch.setattr(runner, "executing", execute)
+    monkeypatch.setattr(runner, "execute", execute)
     said: list[str] = []
     with pytest.raises(UserError, match=r"^1 of 2 cells failed; fedavg .*: KeyError: 'no'$"):
         played(grid(methods=["fedavg", "local-only"]), request(here, said))
@@ -363,14 +363,14 @@ def test_a_cell_that_breaks_stops_no_other_and_is_told(
 def test_a_row_ends_before_the_first_seed_without_a_result(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner.executing
+    real = runner.execute
 
     def execute(job: Any, load: Any) -> Any:
         if job.seed == 1:
             raise Diverged("far")
         return real(job, load)
 
-    monkeypatch.setattr(runner, "executing", execute)
+    monkeypatch.setattr(runner, "execute", execute)
     (row,), _ = played(grid(), request(here, seeds=3))
     assert row["seeds"] == 1
 
@@ -406,7 +406,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
     text = GRID.format(suites='["small.toml"]', methods='["fedavg", "local-only"]')
     (here / "mine.toml").write_text(text, encoding="utf-8")
     table = here / "out" / "studies" / "mine.json"
-    real = runner.executing
+    real = runner.execute
     seen: list[int] = []
 
     def execute(job: Any, load: Any) -> Any:
@@ -415,12 +415,12 @@ def test_a_study_s_table_is_kept_after_every_cell(
             raise KeyboardInterrupt
         return real(job, load)
 
-    monkeypatch.setattr(runner, "executing", execute)
+    monkeypatch.setattr(runner, "execute", execute)
     with pytest.raises(Interrupted, match="1 of 2 cells are complete and kept"):
         run_study("mine.toml", *request(here))
     assert seen == [0, 1]
     assert [row["method"] for row in json.loads(table.read_text())["rows"]] == ["fedavg"]
-    monkeypatch.setattr(runner, "executing", real)
+    monkeypatch.setattr(runner, "execute", real)
     said: list[str] = []
     rows = run_study("mine.toml", *request(here, said))
     assert json.loads(table.read_text()) == {
@@ -854,7 +854,7 @@ def test_an_interrupted_study_says_how_to_go_on(
     def execute(*_: Any) -> Result:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "executing", execute)
+    monkeypatch.setattr(runner, "execute", execute)
     code, _, errors = typed("study", "mine.toml")
     assert code == 130
     assert errors.splitlines()[-1].startswith(

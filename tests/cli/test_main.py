@@ -404,6 +404,14 @@ def test_an_interruption_of_c_code_is_none_of_its_errors(
     assert typed("list") == (Interrupted.exit_code, "flbench: interrupted\n")
 
 
+def test_an_interruption_that_no_command_heeds_is_said(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that a plugin raises when it is imported; typer ends it without a word."""
+    monkeypatch.setattr("flbench.cli.list.summary_of", Mock(side_effect=KeyboardInterrupt))
+    assert typed("list") == (Interrupted.exit_code, "flbench: interrupted\n")
+
+
 def test_an_error_of_flbench_itself_keeps_its_traceback(
     typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.datasets import status
 from flbench.datasets import text as texts
-from flbench.engine import cross_evaluation
+from flbench.engine import model_evaluation
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation import shared_test_sets
 from flbench.federation.federation import Samples, label_counts
@@ -458,20 +458,20 @@ def test_a_sample_of_text_is_judged_by_the_sums_over_its_tokens() -> None:
 
 
 def test_a_chunk_holds_as_many_tokens_as_it_would_samples() -> None:
-    assert cross_evaluation.chunk(torch.zeros(9, dtype=torch.int64)) == 256
-    assert cross_evaluation.chunk(torch.zeros(9, 16, dtype=torch.int64)) == 16
-    assert cross_evaluation.chunk(torch.zeros(9, 100, dtype=torch.int64)) == 2
-    assert cross_evaluation.chunk(torch.zeros(9, 600, dtype=torch.int64)) == 1
-    assert cross_evaluation.chunk(torch.zeros(0, 16, dtype=torch.int64)) == 256
+    assert model_evaluation.chunk(torch.zeros(9, dtype=torch.int64)) == 256
+    assert model_evaluation.chunk(torch.zeros(9, 16, dtype=torch.int64)) == 16
+    assert model_evaluation.chunk(torch.zeros(9, 100, dtype=torch.int64)) == 2
+    assert model_evaluation.chunk(torch.zeros(9, 600, dtype=torch.int64)) == 1
+    assert model_evaluation.chunk(torch.zeros(0, 16, dtype=torch.int64)) == 256
 
 
 def test_confidences_count_tokens() -> None:
     logits, y = tokens()
     weight = torch.arange(5)
-    flat = cross_evaluation.confidences(
+    flat = model_evaluation.confidences(
         logits.flatten(0, 1), y.flatten(), weight.repeat_interleave(7), 15
     )
-    found = cross_evaluation.confidences(logits, y, weight, 15)
+    found = model_evaluation.confidences(logits, y, weight, 15)
     torch.testing.assert_close(found, flat)
     assert float(found[:, 0].sum()) == 70
 

@@ -35,12 +35,11 @@ from flbench.client_metrics import classification, torchmetrics_classes
 from flbench.core.seeding import rng
 from flbench.engine import client_metrics
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, find_metric
-from flbench.engine.cross_evaluation import evaluate_model
+from flbench.engine.model_evaluation import Judging, evaluate_model
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.federation.pooled import Pooled
 from flbench.metrics import ClientValues, Measurements, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
-from flbench.run.evaluation import only
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import Component, load_suite, metric_of
@@ -284,9 +283,9 @@ def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
     assert run.metrics is not None
     for client in range(CLIENTS):
         pooled = Pooled.of(run.held_out, "test", torch.tensor([client]))
-        stream = Stream(run.metrics, pooled.positions, pooled.lengths)
-        evaluate_model(space, played.personal[client], pooled, stream=stream)
-        for label, value in zip(run.metrics.labels, stream.values[0].tolist(), strict=True):
+        judging = Judging(metrics=run.metrics)
+        values = evaluate_model(space, played.personal[client], pooled, judging=judging).values[0]
+        for label, value in zip(run.metrics.labels, values.tolist(), strict=True):
             kept = found[label].values[client]
             assert kept == (None if math.isnan(value) else pytest.approx(value, abs=1e-6))
     top = found["top-k:k=1"]
@@ -753,7 +752,7 @@ def test_a_choice_of_clients_keeps_what_belongs_to_them() -> None:
     personal = fl.Personal(
         row=torch.tensor([4, 5, 6]), adaptation=stage, extras={"a": torch.tensor([1, 2, 3])}
     )
-    chosen = only(personal, torch.tensor([0, 2]))
+    chosen = personal.select(torch.tensor([0, 2]))
     assert chosen.row is not None
     assert chosen.adaptation is not None
     found = chosen.row.tolist(), chosen.adaptation.clients.tolist(), chosen.extras["a"].tolist()

@@ -18,7 +18,7 @@ from toy import CLIENTS, WIDTH, Play, Played, bad, composition, refused, toy_dat
 import flbench as fl
 from flbench.core import clock_settings
 from flbench.core.clock_settings import ClockSettings
-from flbench.engine.clock import SimulatedClock, StageTimer, select_uploads
+from flbench.engine.clock import SimulatedClock, StageTimer
 from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import BadParameter, UserError
 from flbench.run.rounds import run_rounds
@@ -663,7 +663,7 @@ def test_a_selection_of_uploads_takes_every_field(play_toy: Play) -> None:
         extras={"more": torch.arange(6)},
         kept={"own": torch.arange(6)},
     )
-    few = select_uploads(upload, torch.tensor([1, 4]))
+    few = upload.select(torch.tensor([1, 4]))
     for name, value in vars(upload).items():
         if isinstance(value, torch.Tensor):
             torch.testing.assert_close(getattr(few, name), value[[1, 4]], equal_nan=True)

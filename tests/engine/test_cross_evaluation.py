@@ -13,15 +13,11 @@ from toy import Play
 from flbench import ClientModule
 from flbench.core.client_module import Received
 from flbench.core.dataset import Dataset
-from flbench.engine import cross_evaluation
-from flbench.engine.cross_evaluation import (
-    TOGETHER,
-    cross_evaluate,
-    evaluate_model,
-    features_of,
-    logits_of,
-    mean_loss,
-)
+from flbench.engine import cross_evaluation, model_evaluation
+from flbench.engine.cross_evaluation import cross_evaluate, features_of, logits_of
+from flbench.engine.lanes import evaluation as lane_evaluation
+from flbench.engine.lanes.evaluation import TOGETHER
+from flbench.engine.model_evaluation import Judged, evaluate_model, mean_loss
 from flbench.engine.options import EngineOptions
 from flbench.federation.pooled import Pooled
 from flbench.run.setup import Run
@@ -37,7 +33,7 @@ class Counts:
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count(*args: Any, **kwargs: Any) -> Tensor:
+    def count(*args: Any, **kwargs: Any) -> Judged:
         Counts.alone += 1
         return evaluate_model(*args, **kwargs)
 
@@ -61,7 +57,7 @@ def pair(
     assert Counts.alone == count
     monkeypatch.setitem(TOGETHER, space.device.type, 3)
     checked = evaluated(run, rows, clients)
-    assert Counts.alone == (1 if space.evaluates_together else 1 + count), "one is a check"
+    assert Counts.alone == (1 if space.compared else 1 + count), "one is a check"
     space.module.train()
     space.module.received = Received({"scale": rows[0]})
     together = evaluated(run, rows, clients)
@@ -80,7 +76,7 @@ def state_of(run: Run) -> list[Tensor]:
 
 def agree(run: Run, one_by_one: Tensor, together: Tensor) -> None:
     """They are equal up to rounding, and no model of the second was evaluated alone."""
-    assert run.executor.workspace.evaluates_together
+    assert run.executor.workspace.compared
     assert Counts.alone == 0
     torch.testing.assert_close(together, one_by_one, rtol=1e-6, atol=1e-6)
     assert torch.equal(together[..., 1:], one_by_one[..., 1:])
@@ -96,7 +92,7 @@ def normed() -> nn.Module:
 def test_models_together_are_judged_as_one_by_one(
     play_toy: Play, net: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_evaluation, "CHUNK", chunk)
+    monkeypatch.setattr(model_evaluation, "CHUNK", chunk)
     played = play_toy("local-only", net=net, rounds=1)
     agree(played.run, *pair(played, monkeypatch))
 
@@ -107,7 +103,7 @@ def test_samples_of_several_clients_count_for_each(
     """Two of the clients are one: `Pooled` has its samples once, at two positions."""
     played = play_toy("local-only", rounds=1)
     one_by_one, together = pair(played, monkeypatch, clients=torch.tensor([4, 0, 4]))
-    assert played.run.executor.workspace.evaluates_together
+    assert played.run.executor.workspace.compared
     assert torch.equal(together[0], together[2])
     torch.testing.assert_close(together, one_by_one, rtol=1e-6, atol=1e-6)
 
@@ -170,7 +166,7 @@ def test_precision_is_that_of_models_one_by_one(
     engine = EngineOptions("sequential", "cpu", precision="bf16-mixed")
     played = play_toy(module_of(Precise), engine=engine, rounds=1)
     one_by_one, together = pair(played, monkeypatch)
-    assert played.run.executor.workspace.evaluates_together
+    assert played.run.executor.workspace.compared
     torch.testing.assert_close(together, one_by_one, rtol=0.02, atol=0.02)
 
 
@@ -190,7 +186,7 @@ def test_a_module_that_cannot_be_called_for_many_is_called_for_each(
     assert torch.equal(one_by_one, together)
     assert Counts.alone == 6
     tries: list[int] = []
-    monkeypatch.setattr(cross_evaluation, "_evaluate_together", lambda *_: tries.append(1))
+    monkeypatch.setattr(cross_evaluation, "on_the_same_samples", lambda *_: tries.append(1))
     assert torch.equal(one_by_one, evaluated(played.run, different(played.run, 6)))
     assert not tries, "it is not tried again"
     assert not played.said
@@ -210,15 +206,16 @@ def test_cpus_evaluate_one_by_one(play_toy: Play, monkeypatch: pytest.MonkeyPatc
     evaluated(played.run, different(played.run, 7))
     assert Counts.alone == 7
     monkeypatch.setitem(TOGETHER, "cpu", 7)
-    monkeypatch.setattr(cross_evaluation, "SCALARS", 2 * played.run.context.layout.width + 1)
+    width = played.run.context.layout.width
+    monkeypatch.setitem(lane_evaluation.SCALARS, "cpu", 2 * width + 1)
     sizes: list[int] = []
-    together = cross_evaluation._evaluate_together
+    together = cross_evaluation.on_the_same_samples
 
-    def watched(space: Any, rows: Tensor, pooled: Any) -> Tensor:
+    def watched(space: Any, rows: Tensor, pooled: Any) -> list[Judged]:
         sizes.append(len(rows))
         return together(space, rows, pooled)
 
-    monkeypatch.setattr(cross_evaluation, "_evaluate_together", watched)
+    monkeypatch.setattr(cross_evaluation, "on_the_same_samples", watched)
     evaluated(played.run, different(played.run, 7))
     assert sizes == [2, 2, 2], "wide models share a pass with few, and the last one is alone"
 
@@ -230,7 +227,7 @@ def test_a_method_goes_on_with_what_it_is_told(
     plain = play_toy("ifca", rounds=2)
     monkeypatch.setitem(TOGETHER, "cpu", 3)
     together = play_toy("ifca", rounds=2)
-    assert together.run.executor.workspace.evaluates_together
+    assert together.run.executor.workspace.compared
     assert plain.run.history.membership == together.run.history.membership
     assert torch.equal(plain.state.models, together.state.models)
 
@@ -241,7 +238,7 @@ def test_a_device_judges_models_together_as_one_by_one(
 ) -> None:
     played = play_toy("local-only", engine=EngineOptions("sequential", "cuda"), rounds=1)
     one_by_one, together = pair(played, monkeypatch)
-    assert played.run.executor.workspace.evaluates_together
+    assert played.run.executor.workspace.compared
     torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
 
 
@@ -251,7 +248,7 @@ def test_all_passes_are_in_the_precision_of_the_run(play_toy: Play) -> None:
     space, samples = played.run.executor.workspace, played.run.executor.samples
     row, x = played.state.models[0], samples.x[:8]
     pooled = Pooled.of(samples, "validation", CLIENTS[:1])
-    loss, _, count = evaluate_model(space, row, pooled)[0].tolist()
+    loss, _, count = evaluate_model(space, row, pooled).sums[0].tolist()
     assert mean_loss(space, pooled.x, pooled.y) == pytest.approx(loss / count)
     features, logits = features_of(space, row[None], x), logits_of(space, row[None], x)[0]
     assert features.dtype is logits.dtype is torch.float32

@@ -11,8 +11,6 @@ import torch
 from flbench.core.bank_budget import RowStore
 from flbench.core.model_bank import ModelBank
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.clock import select_uploads
-from flbench.engine.distributed import select_clients
 from flbench.engine.ledger import CommunicationLedger, count_true, in_bytes
 from flbench.errors import UserError
 
@@ -141,8 +139,8 @@ def test_extras_count_without_what_is_nan() -> None:
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (0, 4, 2)])
 def test_extras_of_nobody_are_no_scalars(shape: tuple[int, ...]) -> None:
     ledger, there = CommunicationLedger(2), torch.arange(shape[0])
-    begun = select_clients(start([[[1.0, 2.0]]] * 2, [False, False]), there)
-    sent = replace(select_uploads(upload(), there), extras={"table": torch.zeros(shape)})
+    begun = start([[[1.0, 2.0]]] * 2, [False, False]).select(there)
+    sent = replace(upload().select(there), extras={"table": torch.zeros(shape)})
     ledger.upload(sent, begun)
     assert ledger.bits["up"] == {"model": 0, "table": 0}
 

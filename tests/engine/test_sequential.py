@@ -25,13 +25,8 @@ from flbench import (
 from flbench.core.client_module import LocalWork
 from flbench.core.state import Dispatched
 from flbench.engine.batches import orders, steps, subset
-from flbench.engine.cross_evaluation import (
-    CHUNK,
-    chunk,
-    cross_evaluate,
-    evaluate_model,
-    logits_of,
-)
+from flbench.engine.cross_evaluation import cross_evaluate, logits_of
+from flbench.engine.model_evaluation import CHUNK, chunk, evaluate_model
 from flbench.engine.sequential import mean_in_order
 from flbench.errors import Diverged, PluginError
 from flbench.federation.pooled import Pooled
@@ -308,7 +303,7 @@ def test_cross_evaluation_is_the_mean_loss_of_every_pair(play_toy: Play) -> None
             assert len(rows) == table[i, k, 2]
         pooled = Pooled.of(samples, "validation", clients[i : i + 1])
         one = evaluate_model(space, models[0], pooled)
-        torch.testing.assert_close(one[0], table[i, 0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(one.sums[0], table[i, 0], rtol=0, atol=1e-5)
     assert logits_of(space, models, samples.x[:7]).shape == (5, 7, 4)
 
 
@@ -438,7 +433,7 @@ def test_models_are_evaluated_without_dropout(play_toy: Play) -> None:
     run = play_toy("fedavg", net=net, rounds=1).run
     space, row = run.executor.workspace, run.context.initial
     pooled = Pooled.of(run.executor.samples, "train", torch.arange(CLIENTS))
-    once, again = evaluate_model(space, row, pooled), evaluate_model(space, row, pooled)
+    once, again = (evaluate_model(space, row, pooled).sums for _ in range(2))
     assert torch.equal(once, again)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -309,12 +311,37 @@ def hidden(batch: fl.Batch) -> Tensor:
     return fl.cross_entropy(doubled, batch.y)
 
 
+def left(take: Callable[[Tensor], Any]) -> Callable[[fl.Batch], Tensor]:
+    """A loss that gets numbers of the features as something else than a tensor."""
+
+    def loss(batch: fl.Batch) -> Tensor:
+        seen = torch.as_tensor(take(batch.features.detach()))
+        return fl.cross_entropy(batch.logits, batch.y) * (1 + seen.double().mean().float())
+
+    return loss
+
+
+def in_buffer(features: Tensor) -> list[float]:
+    """Numbers in the memory of a tensor."""
+    return list(ctypes.cast(features.data_ptr(), ctypes.POINTER(ctypes.c_float))[:2])
+
+
 @pytest.mark.parametrize(
     ("loss", "why"),
     [
         (whole_row, "weights of both ends"),
         (mixed, "weights of both ends"),
         (hidden, "cannot be followed"),
+        (left(lambda z: z.numpy()), "'numpy' .* out of torch"),
+        (left(np.asarray), "'__array__' .* out of torch"),
+        (left(lambda z: z.tolist()), "'tolist' .* out of torch"),
+        (left(lambda z: z.sum().item()), "'item' .* out of torch"),
+        (left(lambda z: float(z[0, 0])), "'__float__' .* out of torch"),
+        (left(lambda z: 1.0 if z.sum() > 0 else 0.0), "'__bool__' .* out of torch"),
+        (left(lambda z: torch.equal(z, z)), "'equal' .* out of torch"),
+        (left(lambda z: np.from_dlpack(z)), "out of torch"),
+        (left(in_buffer), "'data_ptr' .* out of torch"),
+        (left(lambda z: list(z.untyped_storage())), "'untyped_storage' .* out of torch"),
     ],
 )
 def test_what_cannot_be_divided_is_undefined(
@@ -323,6 +350,23 @@ def test_what_cannot_be_divided_is_undefined(
     method = composition(("split", Split(("2", "4"))), ("loss", Loss(loss)))
     with pytest.raises(fl.Undefined, match=why):
         play_toy(method, net=sequence)
+
+
+def test_what_no_value_is_or_weights_alone_may_leave_torch(play_toy: Play) -> None:
+    """Shapes are no values; BatchNorm asks for the count of its steps, which is a weight."""
+
+    def counted() -> nn.Module:
+        norm = nn.BatchNorm1d(5, momentum=None)
+        return nn.Sequential(nn.Linear(3, 5), norm, nn.ReLU(), nn.Linear(5, 4))
+
+    def halved(batch: fl.Batch) -> Tensor:
+        loss = fl.cross_entropy(batch.logits, batch.y)
+        batch.module.log("loss", loss)
+        return loss * len(batch.features) / (2 * batch.features.shape[0])
+
+    played = play(play_toy, "3", net=counted, others=[("loss", Loss(halved))])
+    trained = 8 / SAMPLES  # BatchNorm leaves out a step of one sample
+    assert per_sample(played)[UP, "activations"] == pytest.approx(5 * trained)
 
 
 def test_a_term_of_weights_is_each_ends_own(play_toy: Play) -> None:

@@ -16,7 +16,8 @@ from machines import Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu")
+ALONE = ("--accelerator", "cpu", "--executor", "sequential")
+SMALL = ("-s", "iid", "--set", "clients=12", *ALONE)
 PAIR = ("-p", "scaffold,ifca", *SMALL, "--rounds", "3")
 LONG = ("-p", "fedavg", *SMALL, "--rounds", "400", "--set", "local.epochs=1")
 TORCHRUN = (

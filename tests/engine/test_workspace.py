@@ -96,14 +96,15 @@ class ReplacesBuffers:
         return Replaces(net, ctx.local, self.way)
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 @pytest.mark.parametrize("way", ["written", "assigned", "data"])
-def test_a_buffer_is_written_and_not_replaced(play_toy: Play, way: str) -> None:
-    """Its new value would be lost, as it is a view of the row."""
+def test_a_buffer_is_written_and_not_replaced(play_toy: Play, way: str, executor: Any) -> None:
+    """Its new value would be lost, as it is a view of the row; lanes say so, too."""
     plugin = composition(("mine", ReplacesBuffers(way)))
     if way == "written":
-        played = play_toy(plugin, rounds=1)
+        played = play_toy(plugin, rounds=1, executor=executor)
         (slot,) = (one for one in played.run.executor.workspace.layout.slots if one.name == "seen")
         assert bool((played.state.models[:, slot.start : slot.stop] > 0).all())
         return
     with pytest.raises(PluginError, match=r"mine: 'seen' was replaced in training, .*seen.copy_"):
-        play_toy(plugin, rounds=1)
+        play_toy(plugin, rounds=1, executor=executor)

@@ -195,11 +195,11 @@ def differing(expected: dict[str, bytes], found: dict[str, bytes]) -> dict[str, 
 
 
 @cache
-def expected(what: str) -> dict[str, bytes]:
+def expected(what: str, executor: str) -> dict[str, bytes]:
     """The results of a command of one process in plain surroundings."""
     root = Path(tempfile.mkdtemp(prefix="flbench-faults-"))
     try:
-        code, output = typed_in(root, COMMANDS[what], PLAIN)
+        code, output = typed_in(root, [*COMMANDS[what], "--executor", executor], PLAIN)
         assert code == 0, output
         return results(root / PLAIN.folder / "out")
     finally:
@@ -210,8 +210,9 @@ def inject(name: str) -> Fault:
     """Type a command in other surroundings, and compare its results with those of plain ones."""
     what, processes, way = name.split("|")
     around = surroundings(way)
-    whole = expected(what)
-    words = list(COMMANDS[what])
+    executor = "auto" if processes == "1" else "sequential"  # in lanes processes change rounding
+    whole = expected(what, executor)
+    words = [*COMMANDS[what], "--executor", executor]
     if processes != "1":
         words += ["--devices", processes, "--accelerator", "cpu"]
     with tempfile.TemporaryDirectory(prefix="flbench-faults-", ignore_cleanup_errors=True) as root:

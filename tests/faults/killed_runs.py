@@ -59,14 +59,14 @@ STAGES = {"pfedlia": "probe", "dc-pfl": "trial"}
 MODES = ("run",) * 14 + ("sweep",) * 4 + ("again",) + ("two",)
 """How often each: a run, a sweep of four cells, a run that is forced, a run of two processes."""
 SWEEPS = ("sweep", "ray")
-PLAIN = {"again": "run", "four": "run", "ray": "sweep"}
+PLAIN = {"again": "run", "four": "alone", "ray": "sweep"}
 """What they must give the same results as."""
-AGAIN = {"four": "run", "ray": "sweep"}
-"""How half of them are typed again: in one process."""
+AGAIN = {"four": "alone", "ray": "sweep"}
+"""How half of them are typed again: in one process, where the number changes no bit (`alone`)."""
 FURTHER = 72
 """Faults of runs of four processes, and of sweeps of two workers of Ray, which take longer."""
 LANES = 60
-"""Faults of runs whose three seeds train together in lanes."""
+"""Faults of runs of three seeds in lanes."""
 OF_SEVERAL = ("kill", "main kill", "other kill", "term", "int", "int twice")
 """What is sent to them: to all, to the process that was typed, or to one that it started."""
 AGENT = "Agent"
@@ -310,6 +310,7 @@ def command(mode: str, method: str) -> list[str]:
     else:
         words += ["-p", method]
         words += ["--seeds", "3", "--executor", "vectorised"] if mode == "lanes" else []
+        words += ["--executor", "sequential"] if mode in ("alone", "four") else []
     for setting in METHODS[method]:
         words += ["--set", f"{method}.{setting}"]
     processes = {"two": "2", "four": "4"}.get(mode)

@@ -2,7 +2,6 @@
 
 - resumed: a run that is cut after any round and goes on ends with the same state and result, and
   its result follows from itself (`submission/consistency.py`);
-- together: seeds that share lanes end with the states that each has alone;
 - processes: several processes end with the state and result of one, one client after the other;
 - budget: with all models and uploads in files a run ends with the same state and result;
 - executors: after the first round, models trained in lanes are those trained one by one;
@@ -36,24 +35,18 @@ from every import (
     stable,
 )
 from fault_record import Fault
-from toy import Played, player, toy_dataset, toy_suite
+from toy import Played, player
 
 from flbench.core.state import State
 from flbench.engine.options import EngineOptions
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import FlbenchError
 from flbench.run import checkpoint
-from flbench.run.composition import compose
-from flbench.run.rounds import running_rounds
-from flbench.run.scheduling import alone, together
-from flbench.run.setup import prepare
-from flbench.run.spec import RunSpec
 from flbench.submission.consistency import faults
 
 LAWS = (
-    "resumed", "together", "processes", "budget", "executors", "judged", "clocked", "neutral",
+    "resumed", "processes", "budget", "executors", "judged", "clocked", "neutral",
 )  # fmt: skip
-SEEDS = range(3)
 APART = 1e-3
 """How far models trained in lanes and one by one may be apart."""
 AMPLIFY = {"ef-signsgd", "feddf", "qsgd", "signsgd"}
@@ -173,28 +166,6 @@ def resumed_as_whole(
     return next(iter(faults(whole.result)), "")
 
 
-def together_as_alone(
-    method: str, settings: dict[str, object], suite: dict[str, Any], rng: Random, folder: Path
-) -> str:
-    """What is wrong with seeds that share lanes; "" = nothing."""
-    lanes = EngineOptions("vectorised", "cpu")
-
-    def runs() -> list[Any]:
-        specs = [
-            RunSpec(toy_suite(**suite), compose(method, settings), seed, folder, folder, lanes)
-            for seed in SEEDS
-        ]
-        return [
-            running_rounds(*prepare(spec, toy_dataset(seed=seed)))
-            for seed, spec in zip(SEEDS, specs, strict=True)
-        ]
-
-    single: list[State] = [alone(run) for run in runs()]
-    shared = dict(together(runs()))
-    unlike = [seed for seed in SEEDS if not same_state(shared[seed], single[seed])]
-    return f"another state of seeds {unlike}" if unlike else ""
-
-
 def shared_as_alone(
     method: str, settings: dict[str, object], suite: dict[str, Any], rng: Random, folder: Path
 ) -> str:
@@ -202,7 +173,10 @@ def shared_as_alone(
     seed, size = rng.randrange(1000), rng.choice([2, 2, 3])
 
     def play(where: str) -> Played:
-        return run_of(player(folder / where), method, settings=settings, seed=seed, **suite)
+        return run_of(
+            player(folder / where), method, settings=settings, seed=seed, executor="sequential",
+            **suite,
+        )  # fmt: skip
 
     def shared(group: ProcessGroup) -> tuple[Played, dict[str, Any]]:
         played = play("several")
@@ -313,7 +287,6 @@ def same_models(one: State, other: State) -> bool:
 
 CHECKS: dict[str, Callable[..., str]] = {
     "resumed": resumed_as_whole,
-    "together": together_as_alone,
     "processes": shared_as_alone,
     "budget": in_files_as_in_memory,
     "executors": lanes_as_one_by_one,

@@ -216,7 +216,7 @@ def test_a_client_needs_two_samples_where_it_is_not_tested_on_its_own() -> None:
 
 def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
     """Each sample of a shared test set is judged once; the sums are those of judging it always."""
-    from flbench.engine.cross_evaluation import evaluate_model
+    from flbench.engine.model_evaluation import evaluate_model
     from flbench.federation.pooled import Pooled
 
     played = play_toy("fedavg", rounds=1)
@@ -228,7 +228,7 @@ def test_sharing_changes_no_clients_numbers(play_toy: Play) -> None:
 
     def evaluated(*clients: int) -> torch.Tensor:
         pooled = Pooled.of(shared, "test", torch.tensor(clients))
-        return evaluate_model(space, row, pooled)
+        return evaluate_model(space, row, pooled).sums
 
     found = evaluated(0, 1, 2)
     alone = [evaluated(i)[0] for i in range(3)]

@@ -178,7 +178,8 @@ def test_the_weights_of_the_docs_by_hand() -> None:
     """Three labels; 1, 2 and 3 of 6 samples; labels uniform, of one kind, of two kinds."""
     ctx: Any = Small()
     ctx.classes = 3
-    ctx.label_counts = torch.tensor([[1, 1, 1], [2, 0, 0], [2, 2, 0]])
+    counts = torch.tensor([[1, 1, 1], [2, 0, 0], [2, 2, 0]])
+    ctx.own_label_counts = lambda clients: counts[clients]
     ctx.send = lambda *_: None
     hook = documented("FedDisco")(a=0.5, b=0.1).weights(uploaded([[0.0, 0.0]] * 3), ctx)
     next(hook)

@@ -667,6 +667,29 @@ def test_weights_that_nobody_looks_at_are_refused(play_toy: Play, method: str) -
     assert str(caught.value) == f"{rule}, so twice changes nothing: name one of them"
 
 
+@pytest.mark.parametrize(
+    "few",
+    [
+        lambda upload: upload.select(torch.arange(1)),
+        lambda upload: replace(upload, params=upload.params + 0),
+    ],
+    ids=["selected", "replaced"],
+)
+def test_weights_that_are_read_of_some_uploads_are_read(play_toy: Play, few: Any) -> None:
+    """A mean may leave clients out first (`Upload.select`)."""
+
+    @dataclass(frozen=True)
+    class First:
+        @hookimpl
+        def aggregate(self, upload: Upload) -> Models:
+            some = few(upload)
+            mean = (some.client_weights[:, None] * some.selected()).sum(dim=0)
+            return Models((mean / some.client_weights.sum()).float()[None])
+
+    played = play_toy(composition(("twice", Twice()), ("first", First())), rounds=1)
+    assert played.state.round == 1
+
+
 @pytest.mark.parametrize("method", ["fedprox", "fednova", "per-fedavg", "scaffold", "cfl"])
 def test_a_client_that_counts_nothing_changes_no_mean(play_toy: Play, method: str) -> None:
     """Clients 0 and 1 alone; the third one trains and does not count."""

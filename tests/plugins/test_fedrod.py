@@ -58,7 +58,8 @@ def two_heads(psi: list[list[float]], prior: Tensor | None = None) -> TwoHeads:
 
 
 def told(gamma: float, *counts: list[int]) -> dict[str, Tensor]:
-    ctx: Any = SimpleNamespace(label_counts=torch.tensor(counts), initial=torch.zeros(1))
+    own: Any = lambda ids: torch.tensor(counts)[ids]  # noqa: E731
+    ctx: Any = SimpleNamespace(own_label_counts=own, initial=torch.zeros(1))
     return FedRoD(gamma=gamma).prior(torch.arange(len(counts)), ctx)
 
 

@@ -136,12 +136,15 @@ def test_shares_are_of_all_clients() -> None:
     assert found.tolist() == pytest.approx([0.4, 0.2, 0.4, 0.0])
 
 
-def test_uniform_shares_undo_the_sample_counts() -> None:
-    _, ctx = quadratic([0.0] * 3, [])[0]
-    found = IFCA(weighting="uniform").membership(torch.tensor([1, 0, 1]), ctx)
-    assert (found.weights * ctx.samples).tolist() == [[0, 1, 0], [1, 0, 1]]
-    assert IFCA().membership(torch.tensor([1, 0, 1]), ctx).weights is None
-    assert IFCA() == IFCA(2, "fresh", False, "train", "samples")
+@pytest.mark.parametrize("also", ["", "+power-of-choice"])
+def test_uniform_means_do_not_count_samples(also: str, play_toy: Play) -> None:
+    """Also where another plugin says what clients count."""
+    changes = {"dataset": toy_dataset(samples=105), "participation": 1.0, **RAGGED}
+    played = play_toy(f"ifca{also}", settings={"ifca.weighting": "uniform"}, **changes)
+    by_samples = play_toy("ifca", **changes)
+    equal = play_toy("ifca+power-of-choice", **changes)
+    torch.testing.assert_close(played.state.models, equal.state.models)
+    assert not torch.allclose(played.state.models, by_samples.state.models)
 
 
 @pytest.mark.slow
@@ -154,7 +157,7 @@ def test_a_round_of_ifca_by_hand(play_toy: Play, split: Any, weighting: Any) -> 
     for at in spy.seen:
         best = losses(played, at.state.models, split).argmin(dim=1)
         assert torch.equal(at.membership.home, best)
-        assert len(at.upload.samples.unique()) > 1, "the two weightings differ"
+        assert len(played.run.context.samples[at.upload.ids].unique()) > 1, "weightings differ"
         for k in (0, 1):
             mine = best[at.upload.ids] == k
             n = at.upload.samples[mine].double() ** (weighting == "samples")

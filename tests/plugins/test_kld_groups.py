@@ -20,7 +20,7 @@ def context(round_: int = 1, **more: Any) -> Any:
     sent: list[Any] = []
     n = len(COUNTS)
     return SimpleNamespace(
-        round=round_, rounds=9, clients=n, classes=4, label_counts=COUNTS,
+        round=round_, rounds=9, clients=n, classes=4, own_label_counts=lambda ids: COUNTS[ids],
         everybody=torch.arange(n), sent=sent, send=lambda *what: sent.append(what),
         **more,
     )  # fmt: skip
@@ -56,7 +56,9 @@ def test_a_number_of_groups_can_be_asked_for(groups: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
 def test_so_many_groups_there_are_where_distances_are_equal(groups: int) -> None:
     ctx = context()
-    ctx.label_counts, ctx.clients = 9 * torch.eye(4, dtype=torch.int64), 4
+    counts = 9 * torch.eye(4, dtype=torch.int64)
+    ctx.own_label_counts, ctx.clients = (lambda ids: counts[ids]), 4
+    ctx.everybody = torch.arange(4)
     found = KLDGroups(groups=groups).cluster(state(), "before", ctx)
     assert found is not None
     assert len(found.home.unique()) == groups
@@ -99,7 +101,7 @@ def test_a_newcomer_joins_those_whose_labels_are_nearest() -> None:
     counts = torch.cat([COUNTS, torch.tensor([[0, 0, 3, 3], [4, 4, 0, 0]])])
     known = fl.State(1, torch.zeros(3, 1), fl.Membership(torch.tensor([0, 0, 1, 1, 2, -1, -1])))
     ctx = context()
-    ctx.label_counts = counts
+    ctx.own_label_counts = lambda ids: counts[ids]
     found = KLDGroups().join(known, torch.tensor([5, 6]), ctx)
     assert found is not None
     assert found.row is not None

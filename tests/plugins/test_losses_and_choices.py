@@ -24,7 +24,9 @@ import flbench as fl
 
 def test_fedlc_by_hand() -> None:
     """Counts 1 and 16: margins 1 and .5. Logits (0, 0) become (-1, -.5): -log e^-1/(e^-1+e^-.5)."""
-    ctx = SimpleNamespace(label_counts=torch.tensor([[1, 16, 0]]), initial=torch.zeros(1))
+    ctx = SimpleNamespace(
+        own_label_counts=lambda ids: torch.tensor([[1, 16, 0]])[ids], initial=torch.zeros(1)
+    )
     stage = fl.Stage("train", torch.tensor([0]), 1)
     margin = create("fedlc").dispatch(stage, ctx).client_memory["margin"][0]
     assert margin.tolist() == [1.0, 0.5, float("inf")]

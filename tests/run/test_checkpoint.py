@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock, patch
 
 import pytest
+import torch
 from every import TRIALS, Film, resumed, run_of, same_state, stable
 from ledger_formulas import batchnorm
 from toy import player, seeded
 
-from flbench import State
+from flbench import Membership, State
+from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import MachineError
 from flbench.run import checkpoint, setup
+from flbench.run.history import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("checkpoint_every_round")]
 
 LIA = {"warmup": 2, "probe_epochs": 2}
 SPLITS = {"eps1": 9, "eps2": 0, "start_round": 1}
+
+
+def test_a_checkpoint_has_every_field_of_a_state() -> None:
+    """A new field must be given here, and come back."""
+    tables = {"m.one": torch.tensor(3), "m.all": torch.arange(3.0)}
+    membership = Membership(torch.tensor([1, 0, 1]), torch.rand(2, 3))
+    state = State(4, torch.rand(2, 5), membership, tables, {"m.one": "run", "m.all": "client"}, 2.5)
+    settled = {"parent", "memory", "models"}  # `State.regroup` has put them into the state
+    packed = checkpoint.pack(state, CommunicationLedger(3), History(), Mock(plain=dict))
+    found, *_ = checkpoint._unpacked(packed.plain, packed.tables)
+    assert same_state(found, state)
+    assert (found.round, found.scopes, found.seconds) == (state.round, state.scopes, state.seconds)
+    for given, left in ((state, set[str]()), (membership, settled)):
+        values = {one: getattr(given, one.name) for one in fields(given) if one.name not in left}
+        for one, value in values.items():
+            assert value not in (None, one.default, {}), f"give {one.name}, and compare it"
 
 
 class Cut(NamedTuple):

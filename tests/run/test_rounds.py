@@ -581,7 +581,7 @@ def test_server_samples_belong_to_nobody_else(play_toy: Play) -> None:
 
 def test_executors_and_devices_that_are_not_there_are_refused(play_toy: Play) -> None:
     job: RunSpec = play_toy("fedavg").job
-    with pytest.raises(UserError, match="expected auto, sequential, vectorised or fastest"):
+    with pytest.raises(UserError, match="expected auto, sequential or vectorised"):
         prepare(replace(job, engine=EngineOptions("warp")), toy_dataset())
     with pytest.raises(UserError, match="--precision 64-true: expected 32-true or bf16-mixed"):
         prepare(replace(job, engine=EngineOptions(precision="64-true")), toy_dataset())

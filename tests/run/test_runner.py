@@ -16,8 +16,9 @@ from unittest.mock import patch
 import pytest
 import torch
 from small import resumed
-from toy import Play, bad, refused, toy_dataset, toy_suite
+from toy import Play, bad, composition, refused, toy_dataset, toy_suite
 
+from flbench import ClientModule, Context
 from flbench.cli.main import main
 from flbench.core.dataset import Dataset
 from flbench.core.hookspecs import hookimpl
@@ -285,15 +286,15 @@ def undefined_in_round_two() -> MethodStack:
 def test_an_undefined_method_leaves_its_reason_and_no_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, rounds=3, method=undefined_in_round_two())
     seen: list[bool] = []
-    whole = runner.playing
+    whole = runner.play
 
     def watched(*given: Any) -> Any:
         try:
-            return (yield from whole(*given))
+            return whole(*given)
         finally:
             seen.append(job.checkpoint.is_file())
 
-    with patch.object(runner, "playing", watched), pytest.raises(Undefined, match=NOT_DEFINED):
+    with patch.object(runner, "play", watched), pytest.raises(Undefined, match=NOT_DEFINED):
         execute(job, giving(toy_dataset()))
     assert seen == [True], "round 1 was kept until then"
     assert [path.name for path in job.path.parent.iterdir()] == ["skipped.json"]
@@ -339,6 +340,33 @@ def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_pa
         "rounds before 3 were computed by another executor (sequential) than this one (vectorised):"
         " equal up to the order of sums"
     ]
+
+
+@dataclass(frozen=True)
+class DrawsLater:
+    """What lanes cannot train, in one round only."""
+
+    @hookimpl
+    def local_term(self, ctx: Context) -> Callable[[ClientModule], torch.Tensor] | None:
+        return (lambda module: torch.randn(()) * 0.0) if ctx.round == 2 else None
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_run_whose_lanes_failed_goes_on_one_by_one(
+    after: int, play_toy: Play, tmp_path: Path
+) -> None:
+    """Lanes fail in round 2. One that goes on with round 4 would train in them again."""
+    whole = play_toy(composition(("later", DrawsLater())), rounds=4, executor="auto")
+    assert whole.said[0].startswith("round 2: clients are trained one by one: ")
+    assert whole.result.environment["executor"] == "sequential, as lanes failed"
+    assert whole.result.warnings == [
+        "rounds before 2 were computed by another executor (vectorised) than this one (sequential,"
+        " as lanes failed): equal up to the order of sums"
+    ]
+    again = resumed(whole, tmp_path, after=after)
+    assert torch.equal(again.state.models, whole.state.models)
+    assert again.result.warnings == whole.result.warnings
+    assert again.result.environment == whole.result.environment
 
 
 @pytest.mark.parametrize(
@@ -403,7 +431,7 @@ def test_a_run_that_fails_after_its_last_round_keeps_it(
 
     with patch.object(runner, "save_result", full), pytest.raises(MachineError, match="disk full"):
         execute(job, load)
-    with patch.object(rounds, "running_round", side_effect=AssertionError):
+    with patch.object(rounds, "run_round", side_effect=AssertionError):
         kept = execute(replace(job, resume=True), load)
     assert len(kept.curves["accuracy"]) == 3
     assert [path.name for path in job.path.parent.iterdir()] == ["seed-0.json"]
@@ -507,6 +535,7 @@ def test_another_core_is_refused_or_told_by_the_result(
 
 def test_other_threads_are_refused_by_the_option_and_lanes_are_told(tmp_path: Path) -> None:
     job, load = job_of(tmp_path, rounds=3), giving(toy_dataset())
+    job = replace(job, engine=replace(job.engine, executor="sequential"))
     with pytest.raises(KeyboardInterrupt):
         execute(replace(job, sinks=(("stop", Stop(2)),)), load)
     more = replace(job, engine=replace(job.engine, threads=2), resume=True)

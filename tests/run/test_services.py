@@ -14,7 +14,7 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, wa
 
 import flbench as fl
 from flbench.core.networks import head_of
-from flbench.engine import cross_evaluation
+from flbench.engine import cross_evaluation, model_evaluation
 from flbench.models import lenet5
 from flbench.run.history import History
 from flbench.run.rounds import Run
@@ -178,7 +178,7 @@ def test_models_answer_together_as_they_do_alone(
     whole = ctx.logits(rows, x)
     assert whole.shape == (7, 11, 4)
     monkeypatch.setattr(cross_evaluation, "MODELS", 3)
-    monkeypatch.setattr(cross_evaluation, "CHUNK", 4)
+    monkeypatch.setattr(model_evaluation, "CHUNK", 4)
     cut = zip(ctx.logits(rows, x), ctx.features(rows, x), strict=True)
     for row, together, entered, in_parts in zip(rows, whole, features, cut, strict=True):
         ctx.layout.load(module, row)

@@ -17,7 +17,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.model_bank import ModelBank
 from flbench.engine.options import EngineOptions
 from flbench.run.composition import compose
-from flbench.run.setup import prepare
+from flbench.run.setup import build_store, prepare
 from flbench.run.spec import RunSpec
 
 SAMPLES = 10
@@ -81,3 +81,10 @@ def test_a_client_with_a_single_batch_is_not_told_of(play_toy: Play) -> None:
     """It has no other batch, so none could be left out."""
     local = LocalTraining(epochs=1, batch_size=8)
     assert play_toy("fedavg", net=normed, local=local, few=7, rounds=1).said == []
+
+
+def test_processes_of_a_machine_share_the_memory_for_models(tmp_path: Path) -> None:
+    engine = EngineOptions(devices=3, bank_budget=9000)
+    asked = RunSpec(toy_suite(), compose("fedavg"), 0, tmp_path, tmp_path, engine)
+    assert build_store(asked, torch.device("cpu")).budget == 3000
+    assert build_store(asked, torch.device("cuda")).budget == 9000, "each has a GPU"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,21 @@ from made_results import made
 from toy import Typed, player, toy_dataset
 
 import flbench
-from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
+from flbench.leaderboard.audited import installed_source
 from flbench.results.audits import Audit, append_audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
-from flbench.run.scheduling import Training
 from flbench.submission import auditing, replay_folder
-from flbench.submission.auditing import at_hand, draw, expected_seconds
+from flbench.submission.auditing import (
+    FileVerdict,
+    Task,
+    at_hand,
+    audit_of,
+    draw,
+    expected_seconds,
+)
 from flbench.submission.consistency import recount
 from flbench.submission.replay_folder import own_audits, own_log
 from flbench.submission.verification import NotTheSameRun, Replay, first_rounds
@@ -44,23 +49,19 @@ class Replays:
         self.changes: dict[float, dict[str, Any]] = {}
         self.earlier = 0.0
 
-    def __call__(
-        self, result: Result, *_: object, executor: str | None, together: int
-    ) -> Generator[Training, Upload, Replay]:
-        assert together == 1
+    def __call__(self, result: Result, *_: object, executor: str | None) -> Replay:
         number = result.seconds["total"]
         if number in self.instead:
             raise self.instead[number]
         self.played.append(number)
         self.executors.append(executor)
-        yield from ()
         return Replay(result.model_copy(update=self.changes.get(number, {})), self.earlier)
 
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     found = Replays()
-    monkeypatch.setattr(auditing, "replaying", found)
+    monkeypatch.setattr(auditing, "replay", found)
     return found
 
 
@@ -298,9 +299,9 @@ def test_a_file_that_is_changed_while_it_is_played_is_not_called_reproduced(
 
     def changing(result: Result, *args: object, **words: Any) -> Any:
         forged(read_result(Path(files[0])), Path(files[0]))
-        return (yield from played(result, *args, **words))
+        return played(result, *args, **words)
 
-    monkeypatch.setattr(auditing, "replaying", changing)
+    monkeypatch.setattr(auditing, "replay", changing)
     code, out, err = typed("verify", *files[:count], "--write")
     assert "it was changed while it was played: it stays as it is" in out + err
     assert code == (count == 1)
@@ -520,9 +521,38 @@ def test_what_is_left_out_is_counted(
     files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "at_hand", lambda found, root: found[1:])
-    code, out, _ = typed("audit", "--sample", "1", "--results", "R")
+    code, out, _ = typed("verify", "R", "--sample", "1")
     assert code == 0
     assert out.startswith("1 of 3 result files; 1 lack their data or device here; they took ")
+
+
+def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: Result) -> None:
+    suite = {**result.suite, "model": {"name": "fedopt-cnn"}}
+    verdict = FileVerdict(
+        Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0
+    )
+    line = audit_of(verdict, Task(Path("f"), "f", 3, 0.01, Path()))
+    assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--methods", "2"], "--sample N"), (["--seed", "0"], "--sample N"),
+        (["--most-seconds", "9"], "--sample N"), (["--sample", "1", "--methods", "2"], "--methods"),
+        (["--sample", "1", "--write", "--rounds", "1"], "drop --rounds"),
+        (["R", "--sample", "1"], "2 paths"), (["R/1/seed-0.json", "--sample", "1"], "2 paths"),
+    ],
+)  # fmt: skip
+def test_a_sample_is_drawn_from_one_folder_and_its_options_need_it(
+    words: list[str], named: str, files: list[str], replays: Replays, typed: Typed
+) -> None:
+    code, _, err = typed("verify", "R", *words)
+    assert code != 0
+    assert named in err
+    assert replays.played == []
+    assert not Path("audits.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -530,7 +560,7 @@ def test_what_is_left_out_is_counted(
 def test_long_runs_can_be_audited_by_their_first_rounds(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
-    code, out, _ = typed("audit", "--sample", "9", "--results", "R", "--rounds", "1")
+    code, out, _ = typed("verify", "R", "--sample", "9", "--rounds", "1")
     assert code == 0
     assert out.startswith("4 of 4 result files; they took 3 s\n"), "a third of ten"
     assert {(one.rounds, one.whole) for one in read_audits(Path("audits.jsonl"))} == {(1, False)}
@@ -541,22 +571,22 @@ def test_long_runs_can_be_audited_by_their_first_rounds(
 def test_the_command_audits_others_every_time(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
-    code, out, _ = typed("audit", "--sample", "3", "--results", "R")
+    code, out, _ = typed("verify", "R", "--sample", "3")
     assert code == 0
     first, *_, last = out.splitlines()
     assert first.startswith("3 of 4 result files; they took ")
     assert last == "log: audits.jsonl"
     assert replays.played == sorted(replays.played)
-    assert typed("audit", "--sample", "1", "--results", "R")[0] == 0
+    assert typed("verify", "R", "--sample", "1")[0] == 0
     assert sorted(replays.played) == [1, 2, 3, 4], "the one that was left"
     lines = read_audits(Path("audits.jsonl"))
     assert sorted(one.file for one in lines) == [f"{n}/seed-0.json" for n in range(1, 5)]
-    assert typed("audit", "--sample", "4", "--results", "R")[0] == 0
+    assert typed("verify", "R", "--sample", "4")[0] == 0
     assert len(replays.played) == 8, "an audit runs again what the log knows"
     assert len(read_audits(Path("audits.jsonl"))) == 8
     replays.changes[1.0] = {"bytes": {}}
-    assert typed("audit", "--sample", "4", "--results", "R", "--most-seconds", "1")[0] == 1
-    assert typed("audit", "--results", "nowhere")[0] == 1
+    assert typed("verify", "R", "--sample", "4", "--most-seconds", "1")[0] == 1
+    assert typed("verify", "nowhere", "--sample", "1")[0] == 1
 
 
 @pytest.mark.slow
@@ -569,7 +599,7 @@ def test_real_runs_come_out_the_same(
     other = player(tmp_path / "toy")("ifca").result
     for number, one in enumerate((result, other)):
         write_atomically(tmp_path / f"R/{number}/seed-0.json", one.canonical().encode())
-    code, out, _ = typed("audit", "--results", "R", "--sample", "2")
+    code, out, _ = typed("verify", "R", "--sample", "2")
     assert code == 0, out
     assert "2 agree, 2 of them to the last byte" in out
     (one, two) = read_audits(Path("audits.jsonl"))

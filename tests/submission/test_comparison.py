@@ -253,6 +253,17 @@ def test_another_environment_or_one_that_is_not_known_is_not_alike(
         assert told.endswith("here here")
 
 
+def test_nor_are_several_processes_but_for_one_client_after_the_other(result: Result) -> None:
+    def told(executor: str, ranks: str) -> list[str]:
+        here = {**result.environment, "executor": executor, "ranks": "1"}
+        files = [{**here, "ranks": ranks}, here]
+        pair = [result.model_copy(update={"environment": one}) for one in files]
+        return computed_otherwise(*pair)
+
+    assert told("vectorised", "1") == told("sequential", "2") == []
+    assert told("vectorised", "2") == ["processes 2, here 1"]
+
+
 def test_nor_is_a_gpu_whose_host_is_not_known(result: Result) -> None:
     there = {**result.environment, "device": "cuda:0", "processor": "NVIDIA H100"}
     one = result.model_copy(update={"environment": there})

@@ -26,8 +26,7 @@ from flbench.engine.machine.processor import processor
 from flbench.results.audits import read_audits
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Result
-from flbench.run.runner import playing
-from flbench.run.scheduling import alone
+from flbench.run.runner import play
 from flbench.run.setup import prepare
 from flbench.submission.comparison import compare
 from flbench.submission.consistency import job_of, recount
@@ -165,7 +164,7 @@ def test_a_method_is_told_the_whole_number_of_rounds(play_toy: Play) -> None:
     del heard[:]
     run, state = prepare(job, toy_dataset())
     run.checkpoint = None
-    cut = alone(playing(job, run, state, 3, target=None))
+    cut = play(job, run, state, 3, target=None)
     assert heard == [(1, 5), (2, 5), (3, 5)]
     assert cut.curves["accuracy"] == whole.result.curves["accuracy"][:3]
     assert cut.curves["accuracy"][2] is None, "round 3 is not the last"
@@ -437,6 +436,10 @@ def test_what_it_was_computed_with_is_taken_up(result: Result) -> None:
     known = {"executor": "vectorised", "device": "cpu", "threads": "3", "precision": "bf16-mixed"}
     assert engine(**known) == ("vectorised", "cpu", "bf16-mixed", 3)
     assert engine_of(result, "vectorised").executor == "vectorised"
+    fell_back = {"executor": "sequential, as lanes failed", "device": "cuda:0"}
+    assert engine(**fell_back) == ("vectorised", "auto", "32-true", 1), "they fail again"
+    assert engine(device="cpu") == ("sequential", "cpu", "32-true", 1), "as all files were before"
+    assert engine(executor="sequential", device="cpu")[0] == "sequential", "whatever auto is here"
     odd = {"executor": "rm -rf", "device": "cuda:0", "threads": "99999999"}
     assert engine(**odd) == ("auto", "auto", "32-true", 1)
 

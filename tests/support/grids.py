@@ -8,7 +8,10 @@ from typing import Any
 
 from flbench.results.schema import VOLATILE
 
-QUICK = ("--rounds", "2", "--set", "clients=10")
+QUICK = (
+    "--executor", "sequential",  # cells one at a time, also those of several seeds
+    "--rounds", "2", "--set", "clients=10",
+)  # fmt: skip
 GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
 
 

@@ -75,7 +75,7 @@ def run_of_large_samples(folder: str, devices: int) -> dict[str, Any]:
         seed=0,
         data_root=where,
         out=where,
-        engine=EngineOptions(accelerator="cpu", devices=devices),
+        engine=EngineOptions("sequential", "cpu", devices=devices),
         say=[].append,
     )
     mapped: list[bool] = []

@@ -125,14 +125,18 @@ def cohorts(played: Played) -> list[list[int]]:
     return [cohort(suite, played.job.seed, r + 1).tolist() for r in range(suite.rounds)]
 
 
-def resumed(whole: Played, folder: Path, after: int, executor: str = "sequential") -> Played:
-    """The same run, stopped after some rounds and taken up from its checkpoint."""
+def resumed(whole: Played, folder: Path, after: int, executor: str | None = None) -> Played:
+    """The same run, stopped after some rounds and taken up from its checkpoint.
+
+    Args:
+        executor: by which it goes on; None = as before.
+    """
     job = replace(whole.job, out=folder / "again")
     stopped, state = prepare(job, toy_dataset())
     stopped.suite = stopped.suite.model_copy(update={"rounds": after})
     with patch.object(checkpoint, "pause", return_value=0.0):  # after every round
         run_rounds(stopped, state)
-    engine = replace(job.engine, executor=executor)
+    engine = replace(job.engine, executor=executor or job.engine.executor)
     run, state = prepare(replace(job, resume=True, engine=engine), toy_dataset())
     assert state.round == after
     return Played(run, run_rounds(run, state), job)

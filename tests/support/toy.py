@@ -131,7 +131,8 @@ def player(folder: Path) -> Play:
     """A function that plays a method (`"pfedlia"`, or a composition) on the toy federation.
 
     Keyword `settings` are `--set` values of the method, `net` replaces the network, `few` is what
-    last batches are told of (`setup.FEW`), everything else changes the suite.
+    last batches are told of (`setup.FEW`), everything else changes the suite. Clients train one by
+    one, so that what one of them computes has the same bits whoever else trains.
     """
 
     def played(
@@ -142,7 +143,7 @@ def player(folder: Path) -> Play:
         dataset: Dataset | None = None,
         seed: int = 0,
         net: Callable[[], nn.Module] | None = None,
-        executor: str = "auto",
+        executor: str = "sequential",
         engine: EngineOptions | None = None,
         sinks: tuple[tuple[str, object], ...] = (),
         few: int = 0,

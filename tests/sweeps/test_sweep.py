@@ -334,12 +334,12 @@ def test_a_cell_that_diverges_stops_no_other_and_can_be_typed_again(
 def test_a_cell_that_breaks_stops_no_other(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = flbench.run.runner.executing
+    execute = flbench.run.runner.execute
 
     def breaks(job: Any, load: Any) -> Any:
         return execute(job, load) if job.seed else {}["no", job.seed]
 
-    monkeypatch.setattr(flbench.run.runner, "executing", breaks)
+    monkeypatch.setattr(flbench.run.runner, "execute", breaks)
     code, _, err = typed("sweep", *GRID)
     assert code == 1
     assert "fedavg on iid (digits), seed 0: failed, KeyError: ('no', 0)" in err
@@ -399,7 +399,7 @@ def test_data_that_are_missing_skip_a_cell_for_this_time_only(typed: Typed, tmp_
 def test_a_request_to_stop_says_what_is_kept(
     number: signal.Signals, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = flbench.run.runner.executing
+    execute = flbench.run.runner.execute
 
     def stopped(job: Any, load: Any) -> Any:
         if job.method.described.name != "fedavg":
@@ -407,7 +407,7 @@ def test_a_request_to_stop_says_what_is_kept(
             time.sleep(5)
         return execute(job, load)
 
-    monkeypatch.setattr(flbench.run.runner, "executing", stopped)
+    monkeypatch.setattr(flbench.run.runner, "execute", stopped)
     before = signal.getsignal(signal.SIGTERM)
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     code, out, err = typed("sweep", *GRID)

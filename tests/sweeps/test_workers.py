@@ -10,7 +10,6 @@ import re
 import signal
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +29,8 @@ from flbench.run.checkpoint_file import read_content
 from flbench.sweeps import workers
 from flbench.sweeps.launchers import FAILED, RETRIES
 from flbench.sweeps.request import Cell, RunRequest
-from flbench.sweeps.workers import Crew, Worker, WorkerConsole, at_once, fitting
-from flbench.terminal.console import RunBar, SeedsProgress, SweepProgress
+from flbench.sweeps.workers import Crew, Worker, at_once, fitting
+from flbench.terminal.console import RunBar, SweepProgress
 
 SLOW_CELLS = (
     "sweep", "-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", "--rounds", "400",
@@ -56,10 +55,9 @@ def crew(*seeds: int, workers: int = 4, measured: bool = False, **engine: Any) -
     return Crew(cells, SweepProgress(), workers, measured=measured)
 
 
-def member(found: Crew, *cells: Cell) -> Worker:
+def member(found: Crew, cell: Cell | None = None) -> Worker:
     """A worker of a crew that is no process, with what it runs."""
-    bar, numbered = RunBar(found.progress), dict(enumerate(cells))
-    found.workers.append(Worker(None, None, bar, numbered))  # type: ignore[arg-type]
+    found.workers.append(Worker(None, None, RunBar(found.progress), cell))  # type: ignore[arg-type]
     return found.workers[-1]
 
 
@@ -100,23 +98,6 @@ def test_what_was_chosen_is_said_once(
     assert capsys.readouterr().err == line
 
 
-@pytest.mark.parametrize("firsts", [(50, 51), (51, 50), (50, 50)])
-def test_the_memory_of_seeds_that_go_on_is_known_after_the_first_shown_round(
-    firsts: tuple[int, int],
-) -> None:
-    """They may go on from different rounds; one is shown when all have finished it."""
-    sent: list[tuple[str, Any]] = []
-    together = SeedsProgress(WorkerConsole(SimpleNamespace(send=sent.append)), 2)  # type: ignore[arg-type]
-    seeds = [together.seed() for _ in firsts]
-    for number, (one, first) in enumerate(zip(seeds, firsts, strict=True)):
-        one.run_started(RunInfo("fedavg", {}, "iid", "digits", number, 60, first, {}, "0" * 8))
-    for round_ in range(50, 54):
-        for one, first in zip(seeds, firsts, strict=True):
-            if round_ >= first:
-                one.round_finished(RoundRecord(round_, 60, {"accuracy": 0.5}))
-    assert [kind for kind, _ in sent if kind == "peak"] == ["peak"]
-
-
 def test_all_workers_together_keep_models_in_half_of_the_free_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,7 +105,7 @@ def test_all_workers_together_keep_models_in_half_of_the_free_memory(
 
     def budget(**engine: Any) -> int | None:
         found = crew(0, **engine)
-        ((cell,),) = found.waiting
+        (cell,) = found.waiting
         return RunRequest.from_json(found.request_of(cell)).engine.bank_budget
 
     assert budget() == 250
@@ -147,10 +128,10 @@ def test_the_cell_of_a_dead_worker_goes_on_and_fails_in_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = crew(0, 1)
-    (cell,) = found.waiting.popleft()
+    cell = found.waiting.popleft()
     for _ in range(RETRIES):
         assert list(found.lost(member(found, cell), -signal.SIGSEGV)) == []
-        assert found.waiting.popleft() == [cell], "before the others"
+        assert found.waiting.popleft() is cell, "before the others"
     told = capsys.readouterr().err.splitlines()
     assert told == ["seed 0: its worker died (signal 11); it goes on in another one"] * RETRIES
     ((lost, outcome),) = found.lost(member(found, cell), 3)
@@ -167,25 +148,6 @@ def test_a_worker_that_the_system_kills_is_not_replaced() -> None:
     for expected in (3, 2, 1, 1):
         assert list(found.lost(member(found), -signal.SIGKILL)) == []
         assert found.wanted == expected
-
-
-def test_seeds_in_lanes_are_shared_out_and_go_on_alone_where_their_worker_dies() -> None:
-    """No worker waits while another has more seeds than its share."""
-
-    def sizes(seeds: int, workers: int, **engine: Any) -> list[int]:
-        return [len(cells) for cells in crew(*range(seeds), workers=workers, **engine).waiting]
-
-    assert sizes(4, 2, executor="vectorised") == [2, 2]
-    assert sizes(5, 2, executor="fastest") == [3, 2]
-    assert sizes(20, 2, executor="vectorised") == [8, 8, 4], "no more than SEEDS at once"
-    assert sizes(4, 8, executor="vectorised") == [1] * 4
-    assert sizes(4, 2) == [1] * 4
-    found = crew(*range(4), workers=2, executor="vectorised")
-    cells = found.waiting.popleft()
-    worker = member(found, *cells)
-    del worker.cells[0]
-    assert list(found.lost(worker, -signal.SIGSEGV)) == []
-    assert found.waiting == deque([[cells[1]], found.waiting[-1]])
 
 
 Act = Callable[[Worker, Any], None]
@@ -249,7 +211,7 @@ def test_a_cell_that_kills_its_workers_fails_and_stops_no_other(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
     def strike(worker: Worker, _: object) -> None:
-        if any(cell.spec.seed == 0 for cell in worker.cells.values()):
+        if worker.cell is not None and worker.cell.spec.seed == 0:
             kill(worker)
 
     on_message("run_started", strike)
@@ -288,19 +250,17 @@ def test_two_workers_give_the_results_of_one(typed: Typed, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_seeds_share_lanes_in_workers_and_have_the_results_of_one_process(
+def test_seeds_in_lanes_have_the_bytes_of_one_process_in_workers(
     typed: Typed, tmp_path: Path, on_message: Callable[[str, Act], None]
 ) -> None:
-    """The first worker is killed: its seeds go on by themselves."""
-    words = "-p pfedlia -s iid --seeds 4 --executor vectorised --accelerator cpu --rounds 3"
+    """The first worker is killed: its seed goes on in another one."""
+    words = "-p pfedlia -s iid --seeds 4 --accelerator cpu --rounds 3"
     grid = (*words.split(), "--set", "clients=10", "--set", "warmup=1", "--set", "probe_epochs=1")
-    code, _, err = typed("sweep", *grid, "--out", "here", "--workers", "1")
-    assert (code, err.count("4 seeds run together")) == (0, 1)
+    assert typed("sweep", *grid, "--out", "here", "--workers", "1")[0] == 0
     on_message("peak", kill_one())
     code, _, err = typed("sweep", *grid, "--out", "there", "--workers", "2")
     assert code == 0, err
-    assert err.count("2 seeds run together") == 1
-    assert err.count("its worker died (signal 9); it goes on in another one") == 2
+    assert err.count("its worker died (signal 9); it goes on in another one") == 1
     assert err.splitlines()[-1] == "4 cells: 4 done"
     assert len(stable(tmp_path / "there")) == 4
     assert stable(tmp_path / "there") == stable(tmp_path / "here")
@@ -417,8 +377,8 @@ def test_a_request_to_stop_keeps_the_last_whole_round_of_each_cell(
     told: dict[Path, int] = {}
 
     def strike(worker: Worker, record: RoundRecord) -> None:
-        (cell,) = worker.cells.values()
-        told[cell.spec.checkpoint] = record.round
+        assert worker.cell is not None
+        told[worker.cell.spec.checkpoint] = record.round
         if len(told) == 2 and min(told.values()) >= 20:
             os.kill(os.getpid(), number)
 

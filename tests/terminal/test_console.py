@@ -14,7 +14,7 @@ from rich.console import Console as Terminal
 from toy import Play
 
 from flbench.terminal import console as console_module
-from flbench.terminal.console import Console, SeedsProgress, SweepProgress
+from flbench.terminal.console import Console, SweepProgress
 
 
 @pytest.mark.slow
@@ -74,39 +74,6 @@ def test_the_time_left_counts_from_the_round_the_run_went_on_with(
     console.round_finished(record(60, 60))
     lines = capsys.readouterr().err.splitlines()[1:]
     assert [line.rpartition("  ")[2] for line in lines] == ["180 s left", "0 s left"]
-
-
-def test_seeds_that_go_on_after_one_that_has_no_round_left_are_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    together = SeedsProgress(Console(), 3)
-    done, *others = [together.seed() for _ in range(3)]
-    done.run_started(info(rounds=4, first=5, seed=0))
-    done.run_finished(None)  # type: ignore[arg-type]
-    for number, one in enumerate(others, start=1):
-        one.run_started(info(rounds=4, first=3, seed=number))
-    for round_ in (3, 4):
-        for one in others:
-            one.round_finished(record(round_, 4))
-    note, _, title, *rounds = capsys.readouterr().err.splitlines()
-    assert note.endswith("3 seeds run together; accuracies are their means")
-    assert title == "fedavg on toy (digits), seed 1: 4 rounds"
-    assert [line.split("  ")[1] for line in rounds] == ["round 3/4", "round 4/4"]
-
-
-def test_seeds_that_go_on_after_one_that_failed_have_time_left(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    together = SeedsProgress(Console(), 2)
-    failed, other = together.seed(), together.seed()
-    failed.run_started(info(rounds=4, first=4, seed=0))
-    other.run_started(info(rounds=4, first=2, seed=1))
-    together.left(failed)
-    for round_ in (2, 3, 4):
-        other.round_finished(record(round_, 4))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  round")]
-    assert [line.split("  ")[1] for line in lines] == ["round 2/4", "round 3/4", "round 4/4"]
-    assert not any(" -" in line.rpartition("  ")[2] for line in lines), "no negative times"
 
 
 def test_say_is_one_plain_line_with_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,41 +1,99 @@
-"""Evaluation in lanes: models that are each evaluated on samples of their own, in one pass.
+"""Evaluation of many models in one pass, on the same samples or each on samples of its own.
 
 Where each client has a model of its own and few samples, calling a small network takes longer than
 its arithmetic. So the models of many clients are evaluated in one call of `torch.func.vmap`, each
-on the samples of its clients, filled up to the same number. The table is that of models one by one,
-up to the order of float sums. A pass whose shapes come often is recorded, as a step is.
+on the samples of its clients, filled up to the same number. A pass whose shapes come often is
+recorded, as a step is. What models say is what they say one by one, up to the order of float sums;
+a module for which this does not hold is evaluated one by one (`evaluate_many`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
+from flbench.core.client_module import EVALUATION, ModuleCall, Received
 from flbench.core.lightning_hooks import overrides
-from flbench.core.networks import has_forward_hooks
-from flbench.engine.cross_evaluation import (
+from flbench.core.networks import choosing, has_forward_hooks
+from flbench.engine.lanes.hooks import attributes
+from flbench.engine.model_evaluation import (
+    BY_LOSS,
     CHUNK,
-    agree,
-    call_of_many,
+    Judged,
+    Judging,
+    chunk,
     confidences,
-    evaluate_model,
     load,
     sums_of,
+    values_of,
 )
-from flbench.engine.lanes.hooks import attributes
 from flbench.engine.workspace import Workspace
 from flbench.federation.federation import Samples
 from flbench.federation.pooled import SMALL, Pooled
 
+TOGETHER = {"cuda": 32}
+"""Models that are evaluated in one pass on the same samples, by type of device; 1 on all others."""
 PREDICTIONS = 8 * CHUNK
-"""Predictions per pass: samples, for text tokens, with those that fill up."""
+"""Predictions per pass of models with samples of their own: samples, for text tokens, with those
+that fill up."""
 SCALARS = {"cuda": 2**28}
 """Scalars of the models of a pass, which are copied, by type of device; 2**24 on all others."""
 METHODS = "forward", "predict", "measure"
 """What makes a prediction of a module, and judges it."""
+SAME, OWN = "the same samples", "samples of their own"
+"""Kinds of passes."""
+
+
+def evaluate_many(
+    space: Workspace,
+    kind: str,
+    models: Sequence[int],
+    together: Callable[[list[int]], list[Judged]],
+    alone: Callable[[int], Judged],
+) -> dict[int, Judged]:
+    """Evaluate several models in one pass, or one by one where a module cannot be called for many.
+
+    What the first pass of a kind in a run says of its first model is compared with what that says
+    alone. Once they differ, or a pass fails, no model of the run shares a pass.
+
+    Args:
+        space: the run's module; its model is replaced.
+        kind: of the pass.
+        models: their numbers.
+        together: evaluates models in one pass.
+        alone: evaluates one model.
+
+    Returns:
+        Number of a model -> what it is worth.
+    """
+    if len(models) > 1 and space.compared is not None:
+        try:
+            first = None if kind in space.compared else alone(models[0])
+            found = together(list(models))
+            if first is None or agree(found[0].sums.cpu(), first.sums.cpu()):
+                space.compared.add(kind)
+                return dict(zip(models, found, strict=True))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # it comes again where models are evaluated one by one
+            pass
+        space.compared = None
+    return {number: alone(number) for number in sorted(models)}
+
+
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Whether the tables of a model, shape (n, 3), have the same mean losses up to rounding.
+
+    The tolerance is that of bfloat16. A prediction may change by rounding, so the number correct
+    is not compared.
+    """
+    losses, others = one[:, 0] / one[:, 2], other[:, 0] / other[:, 2]
+    close = torch.allclose(losses, others, rtol=0.05, atol=0.05, equal_nan=True)
+    return close and torch.equal(one[:, 2], other[:, 2])
 
 
 def most_models(space: Workspace) -> int:
@@ -135,79 +193,103 @@ def _positions(pools: Sequence[Pooled], starts: Sequence[int]) -> Tensor | None:
     return torch.cat(parts)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What several models have predicted.
+def call_of_many(
+    space: Workspace, names: Iterable[str] = (), samples: int | None = None
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """A function that calls many models at once.
 
-    Attributes:
-        sums: loss sum, number correct and number of predictions of each client, shape (n, 3),
-            float64; the clients of a model one after the other.
-        logits: of each model's samples, in float32.
-        calibration: the result of `confidences`, shape (g, bins, 3).
+    Args:
+        space: the run's module.
+        names: of tensors in `module.received` during prediction.
+        samples: 0 = each model has samples of its own; None = all have the same.
+
+    Returns:
+        (models, shape (g, W), samples and labels, shape (b, ...) or (g, b, ...), then the tensors
+        of `names`, shape (g, ...)) -> (logits in float32, shape (g, b, ...), what
+        `ClientModule.measure` says of them, shape (g, b, 3), float64)
     """
+    module, names = space.module, tuple(names)
+    space.evaluation_mode()
 
-    sums: Tensor
-    logits: list[Tensor]
-    calibration: Tensor
+    def outcome(row: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        module.start = row
+        module.received = Received(dict(zip(names, tensors, strict=True)), EVALUATION)
+        with space.fabric.autocast():
+            logits = module.predict(x)
+        if logits.requires_grad:
+            logits = logits.detach()
+        return logits.float(), module.measure(logits.float(), y).double()
+
+    call = ModuleCall(module, outcome)
+
+    def one(row: Tensor, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        return call.with_tensors(space.layout.unflatten(row), row, *arguments)
+
+    return vmap(one, in_dims=(0, samples, samples, *[0] * len(names)))
 
 
-def evaluate_lanes(
+@torch.no_grad()
+def on_the_same_samples(space: Workspace, rows: Tensor, pooled: Pooled) -> list[Judged]:
+    """Evaluate models, shape (g, W), in one pass on the samples of n clients, by their losses.
+
+    A pass has at most as many pairs of a model and a sample as TOGETHER models on one chunk.
+    """
+    measured = call_of_many(space)
+    size = chunk(pooled.y) * max(1, TOGETHER[space.device.type] // len(rows))
+    parts = list(zip(pooled.x.split(size), pooled.y.split(size), strict=True))
+
+    def tables(rows: Tensor) -> Tensor:
+        return torch.cat([measured(rows, x, y)[1] for x, y in parts], dim=1)
+
+    table = by_network(space, rows, tables).movedim(0, 1)
+    load(space, rows[-1])  # as after the last one of models one by one
+    sums = sums_of(table.flatten(1), pooled).view(-1, *table.shape[1:])
+    none = torch.zeros(0, 3, dtype=torch.float64)
+    return [Judged(one, none, values_of(None, pooled)) for one in sums.unbind(dim=1)]
+
+
+@torch.no_grad()
+def on_their_own_samples(
     space: Workspace,
     rows: Tensor,
     lanes: PooledLanes,
     received: Mapping[str, Tensor],
-    bins: int = 0,
-    labels: Callable[[Tensor], Tensor] | None = None,
-) -> Judged | None:
-    """Evaluate models in one pass, each on its own samples; None = they must be evaluated alone.
-
-    What the first pass of a run says of its first model is compared with what that gives alone.
+    judging: Judging = BY_LOSS,
+) -> list[Judged]:
+    """Evaluate models in one pass, each on its own samples.
 
     Args:
         space: the run's module; its model is replaced.
         rows: the models, shape (g, W).
         lanes: their samples.
         received: tensors in `module.received` during prediction, shape (g, ...) each.
-        bins: of the calibration; 0 = it is not asked for.
-        labels: what predictions are compared with (`Personal.labels`); None = the labels.
+        judging: how they are judged (`is_alike_for_many`).
     """
-    if space.evaluates_lanes is False:
-        return None
-    try:
-        found = _in_one_pass(space, rows, lanes, received, bins, labels)
-        if space.evaluates_lanes is None:
-            own = {name: table[0] for name, table in received.items()}
-            alone = evaluate_model(space, rows[0], lanes.pools[0], received=own, labels=labels)
-            space.evaluates_lanes = agree(found.sums[: len(alone)], alone.cpu())
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # it comes again where models are evaluated one by one
-        space.evaluates_lanes = False
-    return found if space.evaluates_lanes else None
-
-
-@torch.no_grad()
-def _in_one_pass(
-    space: Workspace,
-    rows: Tensor,
-    lanes: PooledLanes,
-    received: Mapping[str, Tensor],
-    bins: int,
-    labels: Callable[[Tensor], Tensor] | None,
-) -> Judged:
-    """See `evaluate_lanes`."""
     pooled = lanes.pooled
-    wanted = pooled.y if labels is None else labels(pooled.y)
+    wanted = judging.wanted(pooled.y)
     inputs = rows, pooled.x[lanes.index], wanted[lanes.index], *received.values()
     logits, measured = (table.flatten(0, 1) for table in _call(space, list(received), inputs))
     if lanes.places is not None:
         logits, measured = logits[lanes.places], measured[lanes.places]
     load(space, rows[-1], {name: table[-1] for name, table in received.items()})
+    bins = judging.bins
     calibration = torch.zeros(len(rows), bins, 3, dtype=torch.float64)
     if bins:
         calibration = confidences(logits, pooled.y, pooled.owners, bins, lanes.models, len(rows))
-    parts = list(logits.split([len(pool.y) for pool in lanes.pools]))
-    return Judged(sums_of(measured, pooled).cpu(), parts, calibration)
+    sums = sums_of(measured, pooled).cpu().split([len(pool.lengths) for pool in lanes.pools])
+    parts = logits.split([len(pool.y) for pool in lanes.pools])
+    return [
+        Judged(table, sure, _values(judging, pool, part))
+        for table, sure, pool, part in zip(sums, calibration, lanes.pools, parts, strict=True)
+    ]
+
+
+def _values(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor:
+    """The values of metrics, shape (n, metrics), from the logits of all samples of a model."""
+    stream = judging.stream(pooled)
+    if stream is not None:
+        stream.add(0, logits, pooled.y)
+    return values_of(stream, pooled)
 
 
 def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -232,3 +314,20 @@ def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> S
     if any(overrides(space.module, name) for name in METHODS) or has_forward_hooks(space.module):
         return call(*inputs)
     return space.lane_passes(call, inputs, attributes(space.module))
+
+
+def by_network(space: Workspace, models: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of models, shape (m, W) -> (m, ...), called with those of one network at a time.
+
+    A batched pass cannot look which network a model has.
+    """
+    if space.layout.which is None:
+        return function(models)
+    networks = space.layout.network_of(models)
+    result: list[Tensor] = []
+    places: list[Tensor] = []
+    for number in networks.unique().tolist():
+        places.append((networks == number).nonzero()[:, 0])
+        with choosing(space.module, number):
+            result.append(function(models[places[-1]]))
+    return torch.cat(result)[torch.cat(places).argsort()]

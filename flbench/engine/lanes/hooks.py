@@ -25,9 +25,9 @@ from flbench.core.client_module import (
 from flbench.core.layout import trained_parameters
 from flbench.core.lightning_hooks import overrides
 from flbench.core.state import Schedule
-from flbench.engine.cross_evaluation import mean_loss
-from flbench.engine.lanes.lanes import Lanes, StageJob
+from flbench.engine.lanes.lanes import Lanes
 from flbench.engine.lanes.optimizer import CHANGED, has_initial_settings
+from flbench.engine.model_evaluation import mean_loss
 from flbench.engine.sequential import start_phase
 
 T = TypeVar("T")
@@ -99,17 +99,11 @@ def same_phases(one: Sequence[LocalPhase], other: Sequence[LocalPhase]) -> bool:
 
 
 class LaneHooks:
-    """Calls a module's Python for the lanes of one job.
+    """Calls a module's Python for each of some lanes."""
 
-    Args:
-        lanes: all lanes, those of other jobs among them.
-        job: the job.
-    """
-
-    def __init__(self, lanes: Lanes, job: StageJob) -> None:
-        self.lanes, self.job = lanes, job
-        self.own = lanes.of_job(job)
-        self.workspace = job.executor.workspace
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes, self.job = lanes, lanes.job
+        self.workspace = self.job.executor.workspace
         self.module = self.workspace.module
 
     def phases(self, schedule: Schedule) -> Sequence[LocalPhase]:
@@ -155,7 +149,7 @@ class LaneHooks:
         if not always and not any(overrides(self.module, hook) for hook in hooks):
             return [function(self.module)]
         first: dict[str, object] = {}
-        for lane in self.own:
+        for lane in range(len(self.lanes)):
             with self.check_side_effects(lane, hooks[0]):
                 results.append(function(self.module))
             now = attributes(self.module)
@@ -195,10 +189,9 @@ class LaneHooks:
     def losses(self) -> list[float]:
         """Loss of each lane's model on its own samples, in nats; NaN if the stage needs none."""
         if not self.job.stage.losses:
-            return [torch.nan] * len(self.own)
+            return [torch.nan] * len(self.lanes)
         losses, pool = [], self.job.executor.samples
-        for lane in self.own:
-            rows = self.lanes.owned[lane]
+        for lane, rows in enumerate(self.lanes.owned):
             self.load(lane)
             losses.append(mean_loss(self.workspace, pool.x[rows], pool.y[rows]))
         return losses

@@ -1,11 +1,10 @@
-"""Lanes: models that are trained together, of the clients of one run or of several."""
+"""Lanes: models that are trained together."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -25,10 +24,6 @@ ProgramTable = dict[tuple[object, ...], Programs]
 """Recorded steps, by what the step of a phase depends on."""
 
 
-class NotTogether(Exception):
-    """The stages of several runs cannot share lanes; the text says why."""
-
-
 @dataclass(eq=False)
 class StageJob:
     """A stage of one run, to be trained in lanes.
@@ -41,9 +36,9 @@ class StageJob:
         work: what the methods add to it.
         round: its number.
         rate: the suite's learning rate.
-        programs: recorded steps, of the run or of all that share them.
+        programs: recorded steps of the run.
         uses: a step is recorded when it is made for this time.
-        owned: rows of the pool that each client trains on.
+        owned: rows of the samples that each client trains on.
         chosen: positions of these among all that the client owns; None = they are all.
         outcomes: of each client and candidate; `train` fills them.
     """
@@ -74,8 +69,8 @@ class StageJob:
         return {**self.start.client_memory, **self.start.extras}
 
 
-Place = tuple[StageJob, int, int]
-"""A job, the position of one of its clients, and the number of a candidate."""
+Place = tuple[int, int]
+"""The position of a client in a stage, and the number of a candidate."""
 
 
 @dataclass
@@ -83,9 +78,10 @@ class Lanes:
     """Models that are trained together: L lanes.
 
     Attributes:
-        places: job, client and candidate of each lane; those of a job are neighbours.
+        job: the stage that they are trained for.
+        places: client and candidate of each lane.
         names: of each lane's client (`Samples.name`).
-        owned: rows of its run's pool that each lane trains on.
+        owned: rows of the samples that each lane trains on.
         start: rows before the training, shape (L, W).
         theta: tensors of parameters: name -> shape (L, ...).
         buffers: buffer scalars, shape (L, B).
@@ -96,6 +92,7 @@ class Lanes:
         steps: optimiser steps of each lane, shape (L,).
     """
 
+    job: StageJob
     places: list[Place]
     names: list[int]
     owned: list[Tensor]
@@ -112,41 +109,31 @@ class Lanes:
         return len(self.places)
 
     @classmethod
-    def of(cls, places: list[Place]) -> Lanes:
+    def of(cls, job: StageJob, places: list[Place]) -> Lanes:
         """The lanes of some candidates, at their start."""
-        jobs = jobs_of(places)
-        space = jobs[0].executor.workspace
+        space, samples = job.executor.workspace, job.executor.samples
         layout, device = space.layout, space.device
-        names = [
-            job.executor.samples.name(int(job.stage.clients[client])) for job, client, _ in places
-        ]
-        rows = _gathered(places, [job.start.params for job in jobs], device)
-        masks = [job.start.trained_mask for job in jobs if job.start.trained_mask is not None]
-        drawing = zip(places, names, strict=True) if space.lane_randomness.layers else ()
+        clients, candidates = torch.tensor(places).unbind(dim=1)
+        names = [samples.name(client) for client in job.stage.clients[clients].tolist()]
+        rows, masks = job.start.params[clients, candidates].to(device), job.start.trained_mask
         seeds = [
             torch_seed(job.executor.seed, "dropout", job.round, name, job.stage.label)
-            for (job, _, _), name in drawing
+            for name in (names if space.lane_randomness.layers else ())
         ]
         return cls(
+            job=job,
             places=places,
             names=names,
-            owned=[job.owned[client] for job, client, _ in places],
+            owned=[job.owned[client] for client, _ in places],
             start=rows,
             theta={name: table.clone() for name, table in split(rows, layout).items()},
             buffers=rows[:, layout.parameters :].clone(),
-            received={
-                name: _gathered(places, [job.received[name] for job in jobs], device, whole=True)
-                for name in jobs[0].received
-            },
-            mask=_gathered(places, masks, device, whole=True) if masks else None,
+            received={name: table[clients].to(device) for name, table in job.received.items()},
+            mask=None if masks is None else masks[clients].to(device),
             generators=[torch.Generator(device).manual_seed(seed) for seed in seeds],
             loss=torch.zeros(len(places), dtype=torch.float64, device=device),
             steps=np.zeros(len(places), dtype=np.int64),
         )
-
-    def of_job(self, job: StageJob) -> list[int]:
-        """The numbers of a job's lanes."""
-        return [lane for lane, place in enumerate(self.places) if place[0] is job]
 
     def rows(self) -> Tensor:
         """The models, shape (L, W)."""
@@ -156,34 +143,6 @@ class Lanes:
         """A lane's model, shape (W,)."""
         parts = [table[lane].flatten() for table in self.theta.values()]
         return torch.cat([*parts, self.buffers[lane]])
-
-
-def jobs_of(places: Sequence[Place]) -> list[StageJob]:
-    """The jobs that have places, in their order."""
-    return list(dict.fromkeys(job for job, _, _ in places))
-
-
-def _gathered(
-    places: list[Place], tables: list[Tensor], device: torch.device, *, whole: bool = False
-) -> Tensor:
-    """A row per place, shape (L, ...).
-
-    Args:
-        tables: of each job, by client and candidate.
-        whole: the tables have one entry per client, which all of its candidates share.
-    """
-    found: list[Tensor] = []
-    at: dict[int, int] = {}
-    for number, job in enumerate(jobs_of(places)):
-        own = [lane for lane, place in enumerate(places) if place[0] is job]
-        clients, candidates = torch.tensor([places[lane][1:] for lane in own]).unbind(dim=1)
-        table = tables[number]
-        found.append((table[clients] if whole else table[clients, candidates]).to(device))
-        at.update({lane: len(at) + k for k, lane in enumerate(own)})
-    if len(found) == 1:
-        return found[0]
-    order = torch.tensor([at[lane] for lane in range(len(places))], device=device)
-    return torch.cat(found).index_select(0, order)
 
 
 def split(rows: Tensor, layout: ParameterLayout) -> Named:
@@ -212,6 +171,13 @@ class Frozen:
         self.wholly = {name for name, mask in self.parameters.items() if not mask.any()}
         self.buffers = None if table is None else table[:, layout.parameters :]
 
+    def copied(self) -> Frozen:
+        """The same masks in memory of their own."""
+        other = copy(self)
+        other.parameters = {name: mask.clone() for name, mask in self.parameters.items()}
+        other.buffers = None if self.buffers is None else self.buffers.clone()
+        return other
+
 
 def sent(array: np.ndarray, device: torch.device) -> Tensor:
     """An array as a tensor on a device; what a CUDA device does before is not waited for."""
@@ -227,7 +193,6 @@ class Placed:
     Attributes:
         turn: the step.
         group: the lanes.
-        shares: the part of them that each job has; empty if all are of one job.
         samples: of each batch, the places of its samples in the shuffled rows of all lanes of an
             epoch, one lane after the other, shape (G, b). A batch that is filled up repeats its
             last sample.
@@ -237,21 +202,11 @@ class Placed:
         turn: the step.
         plan: steps of each lane in an epoch.
         first: where each lane begins in the rows of an epoch.
-        jobs: the number of each lane's job.
         device: of the lanes.
     """
 
-    def __init__(
-        self,
-        turn: Turn,
-        plan: list[Steps],
-        first: Indices,
-        jobs: Sequence[int],
-        device: torch.device,
-    ) -> None:
+    def __init__(self, turn: Turn, plan: list[Steps], first: Indices, device: torch.device) -> None:
         self.turn, self.group = turn, LaneGroup(turn.lanes, device)
-        ends = list(accumulate(Counter(jobs[lane] for lane in turn.lanes).values()))
-        self.shares = list(map(slice, [0, *ends], ends)) if len(ends) > 1 else []
         self.samples: list[Indices] = []
         self.unused: list[Tensor | None] = []
         for number, size in enumerate(turn.sizes):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -78,6 +79,28 @@ class LaneOptimizer:
             kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kinds
         }
 
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What an update depends on beside its tensors and their number."""
+        rule, ways = (tuple(sorted(table.items())) for table in (self._rule, self._ways))
+        return self._decoupled, rule, ways
+
+    def clear(self) -> None:
+        """Forget all updates, in place."""
+        for tables in self._state.values():
+            for table in tables.values():
+                table.zero_()
+
+    def copied(self) -> LaneOptimizer:
+        """The same optimiser with a state of its own."""
+        other = copy(self)
+        other._rule = dict(self._rule)
+        other._state = {
+            kind: {name: table.clone() for name, table in tables.items()}
+            for kind, tables in self._state.items()
+        }
+        return other
+
     def _fused_kernel(self, theta: dict[str, Tensor]) -> Callable[..., None] | None:
         """The kernel that torch's function would call once; None = it may do something else."""
         if len({(table.device, table.dtype) for table in theta.values()}) != 1:
@@ -95,42 +118,32 @@ class LaneOptimizer:
         theta: dict[str, Tensor],
         gradients: dict[str, Tensor],
         made: int,
-        shares: Sequence[slice] = (),
         lr: float | None = None,
     ) -> None:
         """Update tensors in place.
-
-        Each share is a tensor of its own to the kernel, as it is where its run has no company: the
-        last scalars of a tensor may be computed by other instructions, with other last bits.
 
         Args:
             group: the lanes, G of them.
             theta: what is updated: name -> shape (G, ...).
             gradients: of all tensors: name -> shape (G, ...).
             made: updates that these lanes have made.
-            shares: the part of them that each run has, where there are several.
             lr: learning rate of this step; None = that of the phase.
         """
         if not theta:
             return
         if lr is not None:
             self._rule["lr"] = lr
-
-        def parts(tables: Tensors) -> Tensors:
-            return [table[share] for table in tables for share in shares] if shares else tables
-
         state = {
             kind: [group.take(tables[name]) for name in theta]
             for kind, tables in self._state.items()
         }
-        values = parts(list(theta.values()))
+        values = list(theta.values())
         # the kernels ignore strides
-        slopes = parts([gradients[name].contiguous() for name in theta])
-        of_parts = {kind: parts(tables) for kind, tables in state.items()}
+        slopes = [gradients[name].contiguous() for name in theta]
         if self.counts:
-            self._adam(values, slopes, of_parts, made)
+            self._adam(values, slopes, state, made)
         else:
-            self._sgd(values, slopes, of_parts)
+            self._sgd(values, slopes, state)
         for kind, tables in self._state.items():
             for name, value in zip(theta, state[kind], strict=True):
                 group.put(tables[name], value)
@@ -148,18 +161,18 @@ class LaneOptimizer:
         """One update by Adam or AdamW."""
         mean, square, largest = state["mean"], state["square"], state.get("largest", [])
         if self._kernel is not None:
-            number = torch.tensor(float(made + 1), device=values[0].device)
+            number = torch.full((), float(made + 1), device=values[0].device)
             numbers = [number] * len(values)
             self._kernel(values, slopes, mean, square, largest, numbers, **self._rule)
             return
-        numbers = [torch.tensor(float(made), device=values[0].device) for _ in values]
+        numbers = [torch.full((), float(made), device=values[0].device) for _ in values]
         ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
         adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)
 
 
 @torch.no_grad()
 def clipped(
-    gradients: dict[str, Tensor], masks: dict[str, Tensor], most: float, shares: Sequence[slice]
+    gradients: dict[str, Tensor], masks: dict[str, Tensor], most: float
 ) -> dict[str, Tensor]:
     """The gradients of lanes, each lane's of a norm of at most `most`.
 
@@ -167,20 +180,11 @@ def clipped(
         gradients: name -> shape (G, ...).
         masks: scalars that count, of tensors in which not all do, shape (G, ...) or (1, ...).
         most: the largest norm.
-        shares: the part of the lanes that each run has, where there are several.
     """
-    found: list[Tensor] = []
-    for share in shares or (slice(None),):
-        norms = []
-        for name, slope in gradients.items():
-            part = slope[share]
-            if name in masks:
-                mask = masks[name]
-                part = part * (mask if len(mask) == 1 else mask[share])
-            norms.append(torch.linalg.vector_norm(part.flatten(1), dim=1))
-        norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)
-        found.append((most / (norm + 1e-6)).clamp(max=1.0))
-    factors = torch.cat(found)
+    counted = [slope * masks[name] if name in masks else slope for name, slope in gradients.items()]
+    norms = [torch.linalg.vector_norm(slope.flatten(1), dim=1) for slope in counted]
+    norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)
+    factors = (most / (norm + 1e-6)).clamp(max=1.0)
     return {
         name: slope * factors.view(-1, *[1] * (slope.dim() - 1))
         for name, slope in gradients.items()

@@ -5,8 +5,7 @@
 stage: a method may give other terms, or its hooks may set attributes. So each program has a
 question, tensors for two lanes, and the operations by which the step answers it, which is asked
 again whenever a phase starts; if the answer is another, or an operation takes another number or
-another tensor of the module's, the programs are forgotten. Several runs may share programs: each of
-them asks the question of its own module first.
+another tensor of the module's, the programs are forgotten.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from flbench.core.client_module import (
 from flbench.core.networks import has_forward_hooks, is_linear
 from flbench.engine.lanes.convolution import LaneConvolutions
 from flbench.engine.lanes.group import Sizes
-from flbench.engine.lanes.sharing import LaneCounts, call_for_runs
 from flbench.engine.local_trainer import loss_of
-from flbench.engine.recording.cuda_graphs import Program, with_graphs
+from flbench.engine.recording.cuda_graphs import Program, with_graphs, without_graphs
+from flbench.engine.recording.in_place import InPlaceCalls
 from flbench.engine.recording.program import (
     FEWER,
     USES,
@@ -66,38 +65,33 @@ class Programs:
         known: the programs; None = the step cannot be recorded.
         reads: numbers of the inputs that each program reads.
         reached: names of the parameters that the loss of each program reaches.
-        counts: which numbers of lanes give the same bits in a call of each program.
         uses: how often each step was made by the module's Python.
         question: inputs for two lanes, and the step that was made of them.
-        attributes: what the hooks of each module had set when it gave that answer; by its number.
+        attributes: what the module's hooks had set when it gave that answer.
         changes: how often the answer was another one.
-        fills: whether batches of a module may be filled up, by its number.
-        numbered: whether the step of a module may depend on its number in the epoch, likewise.
+        fills: whether batches may be filled up; None = it is not known.
+        numbered: whether the step may depend on its number in the epoch; None = it is not known.
+        phases: phases of these steps in one call (`lanes.phase`).
     """
 
     known: dict[Sizes, Program | None] = field(default_factory=dict)
     reads: dict[Sizes, Set[int]] = field(default_factory=dict)
     reached: dict[Sizes, set[str]] = field(default_factory=dict)
-    counts: dict[Sizes, LaneCounts] = field(default_factory=dict)
     uses: dict[Sizes, int] = field(default_factory=dict)
     question: Question | None = None
-    attributes: dict[int, dict[str, object]] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     changes: int = 0
-    fills: dict[int, bool] = field(default_factory=dict)
-    numbered: dict[int, bool] = field(default_factory=dict)
+    fills: bool | None = None
+    numbered: bool | None = None
+    phases: InPlaceCalls = field(default_factory=InPlaceCalls)
 
     def forget(self) -> None:
         """Forget the programs, as a step is another one now."""
         self.changes += 1
-        self.known, self.reads, self.reached, self.counts = {}, {}, {}, {}
-        self.uses, self.question = {}, None
-        self.attributes.clear()
-        self.fills.clear()
-        self.numbered.clear()
-
-
-class OtherStep(Exception):
-    """The step of one run is not that of another one whose program it would share."""
+        self.known, self.reads, self.reached, self.uses = {}, {}, {}, {}
+        self.question, self.attributes = None, {}
+        self.fills = self.numbered = None
+        self.phases = InPlaceCalls()
 
 
 class LaneStep:
@@ -109,6 +103,7 @@ class LaneStep:
     Attributes:
         reads_index: whether it gets the positions of samples (`Batch.index`), which a plain loss
             does not look at.
+        has_graphs: whether a recorded step may be a graph; not while another graph is captured.
 
     Args:
         space: holds the module.
@@ -146,31 +141,22 @@ class LaneStep:
             self.has_plain_loss and not work.terms and not has_forward_hooks(space.module)
         )
         self.reads_index = not self.has_plain_loss
+        self.has_graphs = True
         self.index: Any = 0
         self.take = space.trainer.training_step
         self.reached: set[str] = set()
         self.call = ModuleCall(space.module, self._training_loss)
         self.gradients = vmap(grad_and_value(self._loss, has_aux=True))
-        self.answered: Question | None = None
         if not self._is_answered_alike():
             programs.forget()
 
     def is_recorded(self, sizes: Sizes) -> bool:
-        """Whether there is a program of this step.
-
-        It serves lanes whose steps have other numbers, and those of all runs that share it.
-
-        Raises:
-            OtherStep: another run has recorded it, and this run's step is another one.
-        """
-        if not self._is_answered_alike():
-            raise OtherStep
+        """Whether there is a program of the step, which serves lanes at other steps, too."""
         return self.programs.known.get(sizes) is not None
 
     def reads(self, sizes: Sizes) -> Set[int] | None:
         """The numbers of the inputs that a recorded step reads; None = it is not recorded."""
-        is_recorded = self.programs.known.get(sizes) is not None
-        return self.programs.reads[sizes] if is_recorded else None
+        return self.programs.reads[sizes] if self.is_recorded(sizes) else None
 
     def fills(self, inputs: Callable[[], list[Tensor]]) -> bool:
         """Whether a batch may be filled up with samples without a label.
@@ -185,10 +171,9 @@ class LaneStep:
         """
         if not self.has_plain_loss:
             return False
-        known = self.programs.fills
-        if id(self.module) not in known:
-            known[id(self.module)] = self._may_fill() and self._is_filled_alike(inputs())
-        return known[id(self.module)]
+        if self.programs.fills is None:
+            self.programs.fills = self._may_fill() and self._is_filled_alike(inputs())
+        return self.programs.fills
 
     def _may_fill(self) -> bool:
         """Whether the network is such that it is worth to try."""
@@ -224,24 +209,18 @@ class LaneStep:
         """
         if self.has_plain_loss and not self.space.lane_randomness.layers:
             return False
-        known = self.programs.numbered
-        if id(self.module) not in known:
+        if self.programs.numbered is None:
             self.space.lane_randomness.generators = []
             try:
                 self._by_python(inputs(), Index())
             except Exception:  # whatever it is, it comes again in the step itself
-                known[id(self.module)] = True
+                self.programs.numbered = True
             else:
-                known[id(self.module)] = False
-        return known[id(self.module)]
+                self.programs.numbered = False
+        return self.programs.numbered
 
     def __call__(
-        self,
-        sizes: Sizes,
-        lanes: int,
-        inputs: list[Tensor],
-        index: int | Index,
-        shares: Sequence[slice] = (),
+        self, sizes: Sizes, lanes: int, inputs: list[Tensor], index: int | Index
     ) -> tuple[Named, Tensor, Tensor]:
         """Return gradients, losses and buffers of lanes after a step.
 
@@ -255,19 +234,11 @@ class LaneStep:
                 clients received, and samples and labels of each batch, (G, b, ...), with the
                 samples' positions, (G, b), where the step `reads_index`.
             index: number of the step within its epoch; `Index()` if lanes have several.
-            shares: the part of the lanes that each run has, where several make a recorded step.
-
-        Raises:
-            OtherStep: see `is_recorded`.
         """
-        program = self.programs.known.get(sizes) if self.is_recorded(sizes) else None
+        program = self.programs.known.get(sizes)
         if program is not None:
-            reached = self.programs.reached[sizes]
-            if shares:
-                counts = self.programs.counts.setdefault(sizes, LaneCounts())
-                outputs = call_for_runs(program, lanes, inputs, shares, counts)
-            else:
-                outputs = program(lanes, inputs)
+            program = program if self.has_graphs else without_graphs(program)
+            outputs, reached = program(lanes, inputs), self.programs.reached[sizes]
         else:
             outputs, reached = self._by_python(inputs, index), self.reached
             self._count(sizes, inputs, outputs)
@@ -328,12 +299,16 @@ class LaneStep:
 
     def _training_loss(self, batch: Any) -> Tensor:  # noqa: ANN401 - a batch, or a tuple of them
         """The loss of one batch and its terms."""
+        held = self.space.held()
         output = self.take(batch, self.index)
         loss = output if isinstance(output, Tensor) else loss_of(output)
         if loss is None:
             raise TypeError("training_step returned None for a batch")
         for term in self.terms:
             loss = loss + term(self.module)
+        for name, tensor in self.space.held().items():
+            if tensor is not held[name]:
+                raise self.space.was_replaced(name)
         return loss
 
     def _count(self, sizes: Sizes, inputs: list[Tensor], outputs: list[Tensor]) -> None:
@@ -368,8 +343,8 @@ class LaneStep:
             return None
         memory = self.programs
         if memory.question is None:
-            self.answered = memory.question = question, answer
-        memory.attributes[id(self.module)] = now
+            memory.question = question, answer
+        memory.attributes = now
         memory.reads[sizes] = program.reads
         return with_graphs(program, inputs[0].device)
 
@@ -394,18 +369,9 @@ class LaneStep:
         return WatchedCall(lambda *tensors: self._by_python(tensors, Index()), question)
 
     def _is_answered_alike(self) -> bool:
-        """Whether the step answers the programs' question as when they were recorded.
-
-        It is asked once in a phase, and again if another run has recorded steps since.
-        """
-        memory, module = self.programs, self.module
-        if memory.question is self.answered:
-            return True
-        self.answered = memory.question
-        now = self.attributes(module)
-        if memory.question is None or (
-            self.is_plain and same_objects(memory.attributes.get(id(module), {}), now)
-        ):
+        """Whether the step answers the programs' question as when they were recorded."""
+        memory, now = self.programs, self.attributes(self.module)
+        if memory.question is None or (self.is_plain and same_objects(memory.attributes, now)):
             return True
         question, answer = memory.question
         try:
@@ -413,5 +379,5 @@ class LaneStep:
         except Exception:
             same = False
         if same:
-            memory.attributes[id(module)] = now
+            memory.attributes = now
         return same

@@ -112,8 +112,17 @@ def with_graphs(program: LaneProgram, device: torch.device) -> Program:
     return GraphedProgram(program, CAPTURES[device.type])
 
 
+def without_graphs(program: Program) -> Program:
+    """The program without its graphs, as a function that is captured itself must call it."""
+    return program.program if isinstance(program, GraphedProgram) else program
+
+
 class GraphedProgram:
     """A program whose frequent calls are replayed; the outputs are overwritten by the next call.
+
+    Attributes:
+        program: what it repeats.
+        has_failed: a graph gave other bits, or could not be captured.
 
     Args:
         program: may be called more often than this is; it changes nothing.
@@ -121,7 +130,7 @@ class GraphedProgram:
     """
 
     def __init__(self, program: LaneProgram, capture: Capture) -> None:
-        self._program, self._capture = program, capture
+        self.program, self._capture = program, capture
         self._calls: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, _Graph] = {}
         self.has_failed = False
@@ -130,17 +139,17 @@ class GraphedProgram:
     def __call__(self, lanes: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for a number of lanes."""
         if self.has_failed:
-            return self._program(lanes, inputs)
-        places = [tensor.data_ptr() for tensor in self._program.outside]  # a graph reads them there
+            return self.program(lanes, inputs)
+        places = [tensor.data_ptr() for tensor in self.program.outside]  # a graph reads them there
         key = lanes, *places, *((tensor.shape, tensor.dtype) for tensor in inputs)
         graph = self._graphs.get(key)
         if graph is not None and graph.checked == CHECKED:
             return graph(inputs)
-        outputs = self._program(lanes, inputs)
+        outputs = self.program(lanes, inputs)
         self._calls[key] += 1
         try:
             if graph is None and self._is_worth_it(key, inputs):
-                graph = self._graphs[key] = _Graph(self._program, lanes, inputs, self._capture)
+                graph = self._graphs[key] = _Graph(self.program, lanes, inputs, self._capture)
             if graph is not None:
                 self.has_failed = not same_bits(graph(inputs), outputs)
                 graph.checked += 1
@@ -154,8 +163,8 @@ class GraphedProgram:
         """Whether to capture a call."""
         if self._calls[key] < CALLS or len(_ALIVE) >= GRAPHS:
             return False
-        size = sum(inputs[number].nbytes for number in self._program.reads)
-        return size <= LARGEST * self._program.operations and has_room(inputs[0].device)
+        size = sum(inputs[number].nbytes for number in self.program.reads)
+        return size <= LARGEST * self.program.operations and has_room(inputs[0].device)
 
 
 def has_room(device: torch.device) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,19 @@ from toy import CLIENTS, Play, Played, plain_work, same_evaluations
 
 from flbench import ClientModule, Personal
 from flbench.engine.client_metrics import ClientMetrics, find_metric
-from flbench.engine.cross_evaluation import CHUNK, TOGETHER, call_of_many, evaluate_model
 from flbench.engine.lanes import evaluation as lane_evaluation
-from flbench.engine.lanes.evaluation import PREDICTIONS, PooledLanes, passes
+from flbench.engine.lanes.evaluation import (
+    OWN,
+    PREDICTIONS,
+    SAME,
+    TOGETHER,
+    PooledLanes,
+    call_of_many,
+    evaluate_many,
+    on_their_own_samples,
+    passes,
+)
+from flbench.engine.model_evaluation import CHUNK, Judged, Judging, evaluate_model
 from flbench.engine.options import EngineOptions
 from flbench.engine.recording.program import USES
 from flbench.errors import PluginError
@@ -36,12 +47,11 @@ class Counts:
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def count(*args: Any, **kwargs: Any) -> Tensor:
+    def count(*args: Any, **kwargs: Any) -> Judged:
         Counts.alone += 1
         return evaluate_model(*args, **kwargs)
 
-    for user in (evaluation, lane_evaluation):
-        monkeypatch.setattr(user, "evaluate_model", count)
+    monkeypatch.setattr(evaluation, "evaluate_model", count)
 
 
 def ragged(pool: Samples) -> Samples:
@@ -56,7 +66,7 @@ def judged(
     """An evaluation of all clients, in lanes or one by one; None = as the last one."""
     run, space = played.run, played.run.executor.workspace
     if lanes is not None:
-        space.evaluates_lanes = None if lanes else False
+        space.compared = set() if lanes else None
     Counts.alone = 0
     held, clients = ragged(run.held_out), torch.arange(CLIENTS)
     return evaluate(run.executor, personal, played.state, held, clients, plain_work, **more)
@@ -67,7 +77,7 @@ def alike(played: Played, personal: Personal, **more: Any) -> Evaluation:
     alone = judged(played, personal, lanes=False, **more)
     assert Counts.alone == 2 * len(personal.params if personal.params is not None else [])
     found = judged(played, personal, lanes=True, **more)
-    assert played.run.executor.workspace.evaluates_lanes
+    assert played.run.executor.workspace.compared
     assert Counts.alone == 1, "one is a check"
     assert found.loss == pytest.approx(alone.loss, rel=1e-5)
     assert len(set(found.loss)) == CLIENTS, "all models differ"
@@ -192,16 +202,12 @@ def test_samples_of_several_clients_count_for_each(play_toy: Play) -> None:
     clients = [torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])]
     rows = different(played.run, 3)
     lanes = PooledLanes.of(samples, "test", torch.cat(clients), [2, 1, 1])
-    found = lane_evaluation.evaluate_lanes(space, rows, lanes, {}, bins=5)
-    assert found is not None
-    sure = torch.zeros(3, 5, 3, dtype=torch.float64)
-    alone = [
-        evaluate_model(space, row, Pooled.of(samples, "test", ids), calibration=sure[number])
-        for number, (row, ids) in enumerate(zip(rows, clients, strict=True))
-    ]
-    torch.testing.assert_close(found.sums, torch.cat(alone), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found.calibration, sure, rtol=1e-6, atol=1e-6)
-    assert found.sums[:, 2].tolist() == [len(rows) for rows in lists]
+    found = on_their_own_samples(space, rows, lanes, {}, judging := Judging(bins=5))
+    for one, row, ids in zip(found, rows, clients, strict=True):
+        alone = evaluate_model(space, row, Pooled.of(samples, "test", ids), judging=judging)
+        torch.testing.assert_close(one.sums, alone.sums, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(one.calibration, alone.calibration, rtol=1e-6, atol=1e-6)
+    assert [int(n) for one in found for n in one.sums[:, 2]] == [len(rows) for rows in lists]
 
 
 @pytest.fixture
@@ -260,7 +266,7 @@ def test_a_hook_of_torch_changes_what_is_predicted(play_toy: Play, register: str
     layer = list(space.module.modules())[-1]
     getattr(layer, register)(lambda module, inputs, *output: (output or inputs)[0] * 2)
     alone = judged(played, personal, lanes=False)
-    space.evaluates_lanes = True
+    space.compared = {OWN}
     found = judged(played, personal)
     assert found.loss == pytest.approx(alone.loss, rel=1e-5)
     assert found.loss != pytest.approx(before.loss, rel=1e-2)
@@ -334,6 +340,67 @@ def test_a_predictor_is_called_for_each_model(play_toy: Play) -> None:
     assert Counts.alone == 2 * CLIENTS
 
 
+class Many:
+    """Evaluates models that each say a number of their own, and writes down how."""
+
+    def __init__(self, apart: float = 0.0, error: type[BaseException] | None = None) -> None:
+        self.space: Any = SimpleNamespace(compared=set())
+        self.apart, self.error = apart, error
+        self.calls: list[Any] = []
+
+    def said(self, number: int, more: float = 0.0) -> Judged:
+        sums = torch.tensor([[number + more, 0.0, 1.0]], dtype=torch.float64)
+        return Judged(sums, torch.zeros(0, 3), torch.zeros(1, 0))
+
+    def together(self, numbers: list[int]) -> list[Judged]:
+        self.calls.append(numbers)
+        if self.error is not None:
+            raise self.error
+        return [self.said(number, self.apart) for number in numbers]
+
+    def alone(self, number: int) -> Judged:
+        self.calls.append(number)
+        return self.said(number)
+
+    def asked(self, *numbers: int, kind: str = OWN) -> list[Any]:
+        """How models are evaluated; what they say must be their own numbers."""
+        self.calls.clear()
+        found = evaluate_many(self.space, kind, numbers, self.together, self.alone)
+        assert {number: float(one.sums[0, 0]) for number, one in found.items()} == {
+            number: number for number in numbers
+        }
+        return list(self.calls)
+
+
+def test_the_first_pass_of_a_kind_is_compared_with_its_first_model_alone() -> None:
+    many = Many()
+    assert many.asked(7) == [7], "a model by itself shares no pass"
+    assert many.asked(5, 3, 4) == [5, [5, 3, 4]]
+    assert many.asked(2, 9) == [[2, 9]]
+    assert many.asked(2, 9, kind=SAME) == [2, [2, 9]], "samples are given otherwise"
+    assert many.space.compared == {OWN, SAME}
+
+
+@pytest.mark.parametrize(
+    ("apart", "error"), [(1.0, None), (0.0, ValueError), (0.0, SystemExit)], ids=str
+)
+def test_a_pass_that_says_something_else_or_fails_is_the_last_one(
+    apart: float, error: type[BaseException] | None
+) -> None:
+    """There is one flag: no pass of another kind is tried either."""
+    many = Many()
+    many.asked(1, 2)
+    many.apart, many.error = apart, error
+    assert many.asked(5, 3, 4, kind=SAME) == [5, [5, 3, 4], 3, 4, 5], "in ascending order"
+    assert many.space.compared is None
+    assert many.asked(1, 2) == [1, 2]
+
+
+def test_a_user_may_stop_a_pass() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Many(error=KeyboardInterrupt).asked(1, 2)
+
+
 @pytest.mark.parametrize(
     ("sizes", "most", "expected"),
     [
@@ -356,5 +423,5 @@ def test_a_device_judges_in_lanes_as_one_by_one(play_toy: Play) -> None:
     personal = Personal(params=different(played.run, CLIENTS).cuda())
     alone = judged(played, personal, lanes=False)
     found = judged(played, personal, lanes=True)
-    assert played.run.executor.workspace.evaluates_lanes
+    assert played.run.executor.workspace.compared
     assert found.loss == pytest.approx(alone.loss, rel=1e-4)

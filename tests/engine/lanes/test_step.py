@@ -338,7 +338,7 @@ class Centred(nn.Module):
 def filled(play_toy: Play, plugin: Any = "fedavg", **changes: Any) -> bool:
     """Whether last batches were filled up; the run ends where clients end alone."""
     _, played = ends(play_toy, plugin, **changes)
-    answers = [a for memory in played.run.executor.programs.values() for a in memory.fills.values()]
+    answers = [memory.fills for memory in programs_of(played)]
     sizes = {s for memory in played.run.executor.programs.values() for s in memory.known}
     answer = set(answers) == {True}
     assert (sizes == {(4,)}) == answer, "each batch has four samples, or its own number"
@@ -390,7 +390,7 @@ def test_a_loss_that_comes_later_is_not_that_of_filled_batches(
 
     local = {"epochs": 1, "batch_size": 15, "lr": 0.1}
     _, played = ends(play_toy, composition(("method", Later())), rounds=2, local=local)
-    assert [list(memory.fills.values()) for memory in programs_of(played)] == [[True]]
+    assert [memory.fills for memory in programs_of(played)] == [True]
 
 
 class Switched(nn.Module):
@@ -413,7 +413,7 @@ def test_a_network_that_changes_is_asked_again(play_toy: Play) -> None:
         return nn.Sequential(nn.Linear(3, 4), made[-1], nn.Linear(4, 4))
 
     _, played = ends(play_toy, method(ClientModule, change), net=net, rounds=4)
-    assert [list(memory.fills.values()) for memory in programs_of(played)] == [[False]]
+    assert [memory.fills for memory in programs_of(played)] == [False]
 
 
 def test_large_batches_are_not_filled_up(play_toy: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,10 @@ from flbench.core.dataset import Dataset
 from flbench.engine.dropout import LaneDropout, replace_dropout
 from flbench.engine.lanes import optimizer as lane_optimizer
 from flbench.engine.lanes import training as lane_training
-from flbench.engine.lanes import vectorised
-from flbench.engine.lanes.lanes import Lanes, Place
+from flbench.engine.lanes.lanes import Lanes, Place, StageJob
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
-from flbench.run.setup import automatic
 
 TOLERANCE = {"rtol": 0.0, "atol": 2e-6}
 
@@ -230,9 +228,9 @@ def test_more_lanes_than_fit_take_turns(
     seen: list[int] = []
     of = Lanes.of
 
-    def counted(places: Sequence[Place]) -> Lanes:
+    def counted(job: StageJob, places: list[Place]) -> Lanes:
         seen.append(len(places))
-        return of(places)
+        return of(job, places)
 
     monkeypatch.setattr(Lanes, "of", counted)
     monkeypatch.setattr(lane_training, limit, scalars + 1)
@@ -538,13 +536,6 @@ def test_methods_with_hooks_of_their_own_stay_in_lanes(
     assert not [line for line in played.said if "one by one" in line]
 
 
-def test_auto_takes_lanes_on_an_accelerator_for_small_networks_only() -> None:
-    assert automatic(torch.device("cpu"), 1000) == "sequential"
-    assert automatic(torch.device("cuda"), 62_006) == "vectorised"
-    assert automatic(torch.device("cuda"), 11_181_642) == "vectorised"
-    assert automatic(torch.device("cuda"), 124_000_000) == "sequential"
-
-
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
@@ -570,53 +561,3 @@ def test_a_compiled_network_learns_the_same(
 def test_lanes_cannot_be_compiled(play_toy: Play) -> None:
     with pytest.raises(UserError, match="--compile goes with --executor sequential"):
         play_toy("fedavg", engine=EngineOptions("vectorised", "cpu", compile=True))
-
-
-@pytest.mark.parametrize(
-    ("lanes", "name", "net"),
-    [
-        (1.0, "vectorised", None),
-        (3.0, "sequential", None),
-        (3.0, "sequential", batchnorm),
-    ],
-)
-def test_fastest_goes_on_with_what_took_less_time(
-    play_toy: Play, monkeypatch: pytest.MonkeyPatch, lanes: float, name: str, net: Any
-) -> None:
-    times = iter([0.0, lanes, lanes + 2.0])
-    monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
-    played = play_toy("fedavg", executor="fastest", rounds=2, net=net)
-    way = "in lanes" if name == "vectorised" else "one by one"
-    said = f"clients are trained {way}: a stage took {lanes:.3f} s in lanes and 2.000 s one by one"
-    assert played.said == [said]
-    more = ", evaluated in lanes" if name == "sequential" and net is None else ""
-    assert played.result.environment["executor"] == f"{name}{more}"
-    monkeypatch.undo()
-    plain = play_toy("fedavg", executor=name, rounds=2, net=net)
-    assert torch.equal(played.state.models, plain.state.models), "measuring changes nothing"
-
-
-def test_fastest_measures_steps_that_are_recorded(
-    play_toy: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unrecorded, lanes looked slower for methods whose step is long, which they speed up most."""
-    train, known = vectorised._train, []
-
-    def watched(jobs: Any, pool: Any = None) -> Any:
-        programs = jobs[0].programs.values()
-        known.append({sizes for one in programs for sizes, made in one.known.items() if made})
-        return train(jobs, pool)
-
-    times = iter([0.0, 1.0, 3.0])
-    monkeypatch.setattr(vectorised, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(vectorised, "_train", watched)
-    played = play_toy("per-fedavg", executor="fastest", rounds=1)
-    assert known[0] == set()
-    assert known[1] == known[2] != set()
-    assert played.run.executor.uses == vectorised.USES  # type: ignore[attr-defined]
-
-
-def test_fastest_measures_no_module_that_lanes_cannot_train(play_toy: Play) -> None:
-    played = play_toy(composition(("method", telling(Freezes))), executor="fastest", net=batchnorm)
-    assert len(played.said) == 1
-    assert "one by one: some of its parameters take no gradient" in played.said[0]

@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import grids
@@ -30,22 +30,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_processes import call
 from in_threads import Fake, together
-from toy import Play, composition, install, player, toy_dataset
+from torch import Tensor
+from toy import Play, Played, composition, install, player, toy_dataset
 from typer.testing import CliRunner
 
 from flbench import ClientModule, Context, Personal, Stage, Start, State, hookimpl
 from flbench.cli.main import app
 from flbench.core.bank_budget import RowStore
 from flbench.core.client_module import LocalWork
-from flbench.core.state import Dispatched
-from flbench.engine.distributed import DistributedExecutor, gathered, select_clients
-from flbench.engine.options import EngineOptions
+from flbench.core.per_client import PER_CLIENT, all_marked
+from flbench.core.state import Dispatched, Upload
+from flbench.core.types import Extras
+from flbench.engine.distributed import DistributedExecutor, gathered
+from flbench.engine.lanes.vectorised import Vectorised
+from flbench.engine.options import FELL_BACK, EngineOptions
 from flbench.engine.processes import process_group
 from flbench.engine.processes.fabric import join_process_group, open_fabric
 from flbench.engine.processes.process_group import ALONE, ProcessGroup, assign
 from flbench.engine.processes.workers import is_rank_zero, rank_zero_output
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, FlbenchError, PluginError, ProcessDied, UnknownName, UserError
+from flbench.plugin.arguments import tensors
 from flbench.testing.subprocesses import in_process_group
 
 # --- dealing ----------------------------------------------------------------------------------
@@ -216,13 +221,10 @@ def test_an_upload_is_the_same_bits_however_clients_are_dealt(
     assert files.is_dir() == (way == "in a file")
     assert not list(memory.iterdir()) + list(files.glob("*")), "nothing is left"
     for end in ends:
-        pairs = [(getattr(end, name), getattr(whole, name)) for name in (
-            "ids", "params", "active", "samples", "steps", "loss", "loss_start", "loss_end",
-            "chosen", "rows",
-        )]  # fmt: skip
         assert list(end.extras) == list(whole.extras)
-        pairs += [(end.extras[name], whole.extras[name]) for name in whole.extras]
-        for one, other in pairs:
+        found, expected = (dict(tensors(upload, "upload")) for upload in (end, whole))
+        assert found.keys() == expected.keys()
+        for one, other in ((found[name], expected[name]) for name in expected):
             assert one.dtype == other.dtype
             assert one.shape == other.shape
             assert one.numpy().tobytes() == other.numpy().tobytes()
@@ -251,10 +253,43 @@ def test_clients_are_dealt_by_samples_and_candidates(play_toy: Play) -> None:
     assert sorted(seen) == sorted(assign((sizes * start.active.sum(dim=1)).tolist(), 2))
 
 
+@all_marked
+@dataclass(frozen=True)
+class More(Upload):
+    """An upload with fields that nobody in the engine has heard of."""
+
+    number: Tensor = field(default_factory=lambda: torch.zeros(0), metadata=PER_CLIENT)
+    tables: Extras = field(default_factory=dict, metadata=PER_CLIENT)
+    words: list[str] = field(default_factory=list, metadata=PER_CLIENT)
+
+
+def test_processes_exchange_every_field_of_an_upload(play_toy: Play) -> None:
+    run = play_toy("fedavg", rounds=1).run
+    start, stage = work_of(run.executor)
+    fit = run.executor.fit_into
+
+    def fitted(rows: Any, part: Dispatched, few: Stage, work: Any, round_: int) -> Upload:
+        own = few.clients
+        more = {"number": 2 * own, "tables": {"a": 3 * own}, "words": list(map(str, own.tolist()))}
+        return More(**vars(fit(rows, part, few, work, round_)), **more)
+
+    with patch.object(run.executor, "fit_into", fitted):
+        ends: list[Any] = together(
+            4,
+            lambda ranks: DistributedExecutor(run.executor, ranks).fit(
+                start, stage, LocalWork(), 1
+            ),
+        )
+    for end in ends:
+        assert torch.equal(end.number, 2 * stage.clients)
+        assert torch.equal(end.tables["a"], 3 * stage.clients)
+        assert end.words == [str(client) for client in stage.clients.tolist()]
+
+
 def test_a_part_of_the_clients_has_the_same_candidates(play_toy: Play) -> None:
     start, _ = work_of(play_toy("fedavg", rounds=1).run.executor)
     start = replace(start, rows=torch.tensor([1, 0]))
-    part = select_clients(start, torch.tensor([4, 2]))
+    part = start.select(torch.tensor([4, 2]))
     assert part.rows is not None
     assert part.rows.tolist() == [1, 0], "rows belong to candidates, not to clients"
     assert torch.equal(part.params, start.params[[4, 2]])
@@ -301,6 +336,42 @@ def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Pat
         assert text == stable(one)
         assert (told["ranks"], told["executor"]) == ("3", "sequential")
     assert [three.run.checkpoint is None for three, _, _ in threes] == [False, True, True]
+
+
+@pytest.mark.parametrize("executor", ["auto", "vectorised"])
+def test_in_lanes_three_processes_are_one_up_to_rounding(executor: str, tmp_path: Path) -> None:
+    """Groups and bytes are equal; each process calls the module for other clients together."""
+    changes: dict[str, Any] = {"clients": 8, "participation": 1.0, "rounds": 2}
+
+    def play(ranks: ProcessGroup | None = None) -> tuple[Played, dict[str, str]]:
+        played = player(tmp_path)("fedavg", executor=executor, **changes)
+        return played, played.result.environment
+
+    one, _ = play()
+    for three, told in together(3, play):
+        assert (told["ranks"], told["executor"]) == ("3", "vectorised")
+        torch.testing.assert_close(three.state.models, one.state.models, rtol=1e-4, atol=1e-6)
+        assert torch.equal(three.state.membership.home, one.state.membership.home)
+        assert three.run.ledger.totals == one.run.ledger.totals
+
+
+def test_the_processes_of_a_run_leave_lanes_together(tmp_path: Path) -> None:
+    """Where the clients of one of them are what lanes cannot train."""
+
+    def play(ranks: ProcessGroup) -> tuple[str | None, str]:
+        played = player(tmp_path)("fedavg", executor="auto", clients=8, participation=1.0, rounds=1)
+        run = played.run
+        assert isinstance(run.executor, DistributedExecutor)
+        inner = cast(Vectorised, run.executor.inner)
+        start, stage = work_of(run.executor)
+        if ranks.rank == 1:
+            inner.leave_lanes("its clients are odd")
+        run.executor.fit(start, stage, LocalWork(), 2)
+        return inner.reason, run.executor.name
+
+    reasons, names = zip(*together(3, play), strict=True)
+    assert reasons == ("they failed in another process", "its clients are odd", reasons[0])
+    assert set(names) == {FELL_BACK}
 
 
 @pytest.mark.parametrize("name", ["sequential", "vectorised"])
@@ -549,9 +620,11 @@ def test_mixed_precision_works_from_the_command_line(tmp_path: Path) -> None:
 
 # --- real processes -----------------------------------------------------------------------------
 
-SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu")
+ONE_BY_ONE = ("--executor", "sequential")
+"""In lanes two processes give the numbers of one up to rounding."""
+SMALL = ("-s", "iid", "--set", "clients=12", "--accelerator", "cpu", *ONE_BY_ONE)
 RAGGED = (
-    "-p", "scaffold,pfedlia",
+    "-p", "scaffold,pfedlia", *ONE_BY_ONE,
     "-s", "dirichlet-0.1", "--rounds", "3", "--accelerator", "cpu",
     "--set", "clients=12", "--set", "participation=0.25", "--set", "ft_epochs=1",
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
