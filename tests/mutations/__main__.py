@@ -5,7 +5,7 @@
 
 A mutation is one point of a module's code: a comparison, an operator, a number, a condition, a
 returned value or a call that is left out. What is only said (messages, annotations, docstrings) is
-not changed. The group `kept` replays mutations.jsonl, chosen by hand: file, symbol, piece (pointing.py). Each
+not changed. The group `kept` replays mutations.jsonl: chosen by hand, found by pointing.py. Each
 is tried in a process of its own, forked from one that has imported flbench and the tests: it
 replaces the code of the changed function and runs the tests of the group, the module's own first,
 until one fails. One that takes twice the CPU time of the group's tests, and 5 s, is killed.
