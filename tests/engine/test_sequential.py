@@ -346,7 +346,7 @@ def test_a_module_that_fails_names_client_stage_and_round(play_toy: Play) -> Non
             raise IndexError("list index out of range")
 
     plugin = modules(lambda net, ctx: Fails(net, ctx.local))
-    with pytest.raises(PluginError, match=mention("fails", "failed", "train", "Ind")):
+    with pytest.raises(PluginError, match=mention("fails", "failed", "train", "IndexError")):
         play_toy(composition(("fails", plugin)))
 
 

@@ -126,6 +126,6 @@ def test_names_and_code_that_are_not_those_installed_are_told_of_new_files(typed
 def test_what_is_no_revision_is_one_line(base: str, typed: Typed) -> None:
     code, _, error = typed("submit", f"--diff={base}")
     assert (code, error.count("\n")) == (1, 1)
-    assert mentions(error, f"--diff {base}", "folder", "'leader")
+    assert mentions(error, f"--diff {base}", "folder", "leaderboard/results")
     assert not Path("x").exists()
     assert mentions(typed("submit")[2], "result files", "--diff BASE")

@@ -599,7 +599,7 @@ def test_a_toy_suite_is_what_the_docstring_says() -> None:
 
 @pytest.mark.slow
 def test_a_validation_split_that_is_missing_is_one_line(play_toy: Play) -> None:
-    with pytest.raises(UserError, match=mention("validation_fr", "validation")):
+    with pytest.raises(UserError, match=mention("validation_fraction", "validation samples")):
         play_toy("pfedlia", settings=METHODS["pfedlia"], validation_fraction=0)
     assert play_toy("fedavg", validation_fraction=0).result.summary["accuracy_mean"] > 0
 

@@ -129,7 +129,7 @@ def test_the_rounds_of_a_process_of_its_own_are_shown(
     assert (
         sum(
             mentions(one, "fedavg", "iid", "digits", "seed 3", "20 rounds")
-            for one in said.splitlines()
+            for one in said
         )
         == shown
     )
