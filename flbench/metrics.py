@@ -43,7 +43,7 @@ class ClientValues(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurements:
     """What metrics are computed from. A run has it, and so has a result file.
 
     Attributes:
@@ -92,13 +92,13 @@ class Outcome:
         return _clustering(tuple(self.labels.tolist()), groups)[name]
 
 
-Function = Callable[[Outcome], Value]
+MetricFunction = Callable[[Measurements], Value]
 Family = Literal["accuracy", "clients", "groups", "cost", "newcomers", ""]
 """Where the column of a metric is in a table."""
-Place = Literal["terminal", "pages", "html"]
+TablePlace = Literal["terminal", "pages", "html"]
 """Tables: of commands, on the leaderboard's Markdown pages, on its web page."""
-EVERYWHERE: tuple[Place, ...] = ("terminal", "pages", "html")
-BOARD: tuple[Place, ...] = ("pages", "html")
+EVERYWHERE: tuple[TablePlace, ...] = ("terminal", "pages", "html")
+BOARD: tuple[TablePlace, ...] = ("pages", "html")
 
 
 @dataclass(frozen=True)
@@ -121,18 +121,18 @@ class Metric:
     """
 
     name: str
-    function: Function | None
+    function: MetricFunction | None
     heading: str
     digits: int
     higher_is_better: bool | None
     doc: str
     family: Family = ""
-    tables: tuple[Place, ...] = ()
+    tables: tuple[TablePlace, ...] = ()
     curve: str = ""
     spread: bool = False
     optional: bool = False
     kind: str = ""
-    applies: Callable[[Outcome], bool] = lambda outcome: True
+    applies: Callable[[Measurements], bool] = lambda outcome: True
 
 
 def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float | int | None]:
@@ -193,7 +193,7 @@ def churn(before: Ints, after: Ints) -> float:
     return float(1 - together[rows, columns].sum() / len(before))
 
 
-def mean_churn(outcome: Outcome) -> float:
+def mean_churn(outcome: Measurements) -> float:
     """Share of clients that move to another group between two evaluations, on average."""
     moved = sum(churn(a, b) for a, b in pairwise(outcome.memberships))
     return moved / max(1, len(outcome.known("accuracy")) - 1)
@@ -223,7 +223,7 @@ TIME = "simulated_seconds"
 """The curve of the simulated time at the end of each round, of suites that have a clock."""
 
 
-def to_target(outcome: Outcome) -> dict[str, Value]:
+def to_target(outcome: Measurements) -> dict[str, Value]:
     """First round that reaches the target accuracy, and what had crossed until then.
 
     Returns:
@@ -263,7 +263,7 @@ def period_starts(changes: Iterable[tuple[int, int | None]], rounds: int) -> lis
     return sorted({at for ends in changes for at in ends if at is not None and at <= rounds})
 
 
-def accuracy_of_period(outcome: Outcome, number: int) -> Value:
+def accuracy_of_period(outcome: Measurements, number: int) -> Value:
     """Mean accuracy at the last evaluation of a period, from 1; None where there is none."""
     curve, starts = outcome.curves.get("accuracy", ()), [1, *outcome.periods, None]
     begin, end = starts[number - 1], starts[number]
@@ -271,14 +271,14 @@ def accuracy_of_period(outcome: Outcome, number: int) -> Value:
     return known[-1] if known else None
 
 
-def rounds_to_recover(outcome: Outcome, number: int) -> Value:
+def rounds_to_recover(outcome: Measurements, number: int) -> Value:
     """Rounds of a period, from 2, until accuracy is that of the period before less `RECOVERED`.
 
     None where it never is, or where one of the two periods was not evaluated. 1 = in its first
     round.
 
     Example:
-        >>> run = Outcome(*np.ones((3, 1)), curves={"accuracy": [0.8, 0.9, 0.4, None, 0.895]},
+        >>> run = Measurements(*np.ones((3, 1)), curves={"accuracy": [0.8, 0.9, 0.4, None, 0.895]},
         ...               periods=[3])
         >>> rounds_to_recover(run, 2)
         3
@@ -378,13 +378,13 @@ def decile_gap(accuracies: Floats) -> float:
     return float(ordered[-tenth:].mean() - ordered[:tenth].mean())
 
 
-def _mean_loss(outcome: Outcome) -> float:
+def _mean_loss(outcome: Measurements) -> float:
     """Unweighted mean over the clients that are judged of the mean loss, in nats."""
     judged = outcome.tested > 0
     return float(np.mean(outcome.loss[judged] / outcome.tested[judged]))
 
 
-def _megabytes(outcome: Outcome) -> float | None:
+def _megabytes(outcome: Measurements) -> float | None:
     """Sent and received per client in the whole run, all directions of clients."""
     totals = [outcome.known(f"bytes_{way}") for way in (*WAYS, *NEAR)]
     if not any(totals):
@@ -392,30 +392,30 @@ def _megabytes(outcome: Outcome) -> float | None:
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6
 
 
-def _of_newcomers(name: str) -> Function:
+def _of_newcomers(name: str) -> MetricFunction:
     return lambda outcome: float(np.mean((outcome.newcomers or {})[name]))
 
 
-def _has_target(outcome: Outcome) -> bool:
+def _has_target(outcome: Measurements) -> bool:
     return outcome.target is not None
 
 
-def _has_clock(outcome: Outcome) -> bool:
+def _has_clock(outcome: Measurements) -> bool:
     return TIME in outcome.curves
 
 
-def _slowest_recovery(outcome: Outcome) -> Value:
+def _slowest_recovery(outcome: Measurements) -> Value:
     """The most rounds that one of the periods took; None where one did not recover."""
     found = [rounds_to_recover(outcome, at + 2) for at in range(len(outcome.periods))]
     known = [rounds for rounds in found if rounds is not None]
     return max(known) if len(known) == len(found) else None
 
 
-def _has_periods(outcome: Outcome) -> bool:
+def _has_periods(outcome: Measurements) -> bool:
     return bool(outcome.periods)
 
 
-def _has_newcomers(outcome: Outcome) -> bool:
+def _has_newcomers(outcome: Measurements) -> bool:
     return outcome.newcomers is not None
 
 
@@ -607,8 +607,8 @@ METRICS = (
 def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
     """What is reported of a metric that was asked for, over the clients for which it is defined."""
 
-    def of(function: Callable[[Floats], Value]) -> Function:
-        def over_clients(outcome: Outcome) -> Value:
+    def of(function: Callable[[Floats], Value]) -> MetricFunction:
+        def over_clients(outcome: Measurements) -> Value:
             known = outcome.client_metrics[label].known()
             return function(known) if len(known) else None
 
@@ -662,7 +662,7 @@ def metrics_of_periods(count: int) -> list[Metric]:
     return accuracies + recoveries
 
 
-def table_of(outcome: Outcome) -> list[Metric]:
+def table_of(outcome: Measurements) -> list[Metric]:
     """Every metric of an outcome: the table, those of its periods, and what was asked for."""
     asked = outcome.client_metrics.items()
     more = [one for label, found in asked for one in metrics_of(label, found.higher_is_better)]
@@ -706,14 +706,14 @@ def is_taken(label: str) -> bool:
 
 
 def computed(
-    outcome: Outcome, known: Collection[str] = (), only: Collection[str] | None = None
+    outcome: Measurements, known: Collection[str] = (), only: Collection[str] | None = None
 ) -> dict[str, Value]:
     """Every metric that follows from an outcome, by name; those whose names are known are left out.
 
     Only those with certain names, if they are given.
 
     Example:
-        >>> outcome = Outcome(np.array([1, 2]), np.array([1, 4]), np.zeros(2))
+        >>> outcome = Measurements(np.array([1, 2]), np.array([1, 4]), np.zeros(2))
         >>> computed(outcome)["accuracy_mean"]
         0.75
     """
@@ -727,7 +727,7 @@ def computed(
     }
 
 
-def measured(outcome: Outcome | None) -> dict[str, Value]:
+def measured(outcome: Measurements | None) -> dict[str, Value]:
     """One round's numbers of the metrics that have a curve; None where nothing was evaluated."""
     return {
         metric.curve: None if outcome is None else metric.function(outcome)
@@ -736,7 +736,7 @@ def measured(outcome: Outcome | None) -> dict[str, Value]:
     }
 
 
-def columns_of(place: Place, asked: Mapping[str, bool | None] | None = None) -> list[Metric]:
+def columns_of(place: TablePlace, asked: Mapping[str, bool | None] | None = None) -> list[Metric]:
     """The metrics that have a column in a table, in order.
 
     Args:

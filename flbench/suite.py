@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LARGEST = 2**20
 """Bytes of a suite's file."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+PositiveCount = Annotated[int, Field(ge=1)]
 MOST_ROUNDS = 100_000
 """A result of more would be too large to be read, and the cohorts of all are drawn first."""
 KINDS = ("name", "distribution")
@@ -77,7 +77,9 @@ class Component(BaseModel):
         return ":".join([name, *(f"{key}={text}" for key, text in texts.items())])
 
 
-Named = Annotated[Component, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]
+NamedComponent = Annotated[
+    Component, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)
+]
 
 
 def metric_of(text: str) -> Component:
@@ -130,7 +132,7 @@ class Suite(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="name of the suite")
-    version: Count = Field(description="raised whenever a number can change")
+    version: PositiveCount = Field(description="raised whenever a number can change")
     summary: Annotated[str, DESCRIBES] = Field(description="one line")
     changes: Annotated[dict[str, str], DESCRIBES] = Field(
         default={}, description="changelog: version -> one line"
@@ -147,9 +149,9 @@ class Suite(BaseModel):
     offline_dataset: Annotated[str, DESCRIBES] = Field(
         default="", description="a data set that needs no files, to run it anywhere"
     )
-    partition: Named = Field(description="partition and its parameters")
-    model: Named = Field(description="network and its parameters")
-    further_models: Annotated[tuple[Named, ...], LATER] = Field(
+    partition: NamedComponent = Field(description="partition and its parameters")
+    model: NamedComponent = Field(description="network and its parameters")
+    further_models: Annotated[tuple[NamedComponent, ...], LATER] = Field(
         default=(),
         description="other networks: each client has `model` or one of these, drawn with equal"
         " probability",
@@ -157,7 +159,7 @@ class Suite(BaseModel):
     common_head: Annotated[bool, LATER] = Field(
         default=False, description="whether all networks end in one common layer"
     )
-    clients: Count = Field(description="number of clients, N")
+    clients: PositiveCount = Field(description="number of clients, N")
     participation: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.1, description="share of the clients sampled per round"
     )
@@ -174,10 +176,10 @@ class Suite(BaseModel):
         " client trains on (the original test part), all samples of its labels, or `test_samples`"
         " of them in its own proportions",
     )
-    test_samples: Annotated[Count, LATER] = Field(
+    test_samples: Annotated[PositiveCount, LATER] = Field(
         default=200, description="test samples per client where test_set is proportional"
     )
-    test_sizes: Annotated[tuple[Count, ...], LATER] = Field(
+    test_sizes: Annotated[tuple[PositiveCount, ...], LATER] = Field(
         default=(),
         description="samples of each domain in that pool, where the data set has no test part;"
         " empty = `test_fraction` of each label in each domain",
@@ -187,7 +189,7 @@ class Suite(BaseModel):
         description="BatchNorm statistics: averaged like parameters, kept by each client alone"
         " (`'local'`), or begun anew in every round (`'reset'`)",
     )
-    eval_every: Count = Field(default=1, description="rounds between evaluations")
+    eval_every: PositiveCount = Field(default=1, description="rounds between evaluations")
     unseen: Annotated[float, LATER] = Field(
         default=0, ge=0, lt=1, description="share of the clients that join after the last round"
     )
@@ -219,7 +221,7 @@ class Suite(BaseModel):
         description="rounds from which on the data of some clients change, or they are not there:"
         " see Periods",
     )
-    plugins: Annotated[tuple[Named, ...], LATER] = Field(
+    plugins: Annotated[tuple[NamedComponent, ...], LATER] = Field(
         default=(),
         description="plugins that join every method, such as an attack, and their parameters: see"
         " Plugins of a suite",
@@ -263,7 +265,7 @@ class Suite(BaseModel):
         return periods
 
     @hookimpl(specname="partition")
-    def split(
+    def partition_hook(
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
         """Implement the `partition` hook with the function that the suite names."""

@@ -16,7 +16,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from flbench.metrics import (
     BINS,
     METRICS,
-    Outcome,
+    Measurements,
     calibration_error,
     churn,
     clustering_error,
@@ -37,7 +37,7 @@ from flbench.models.lenet5 import build
 
 def accuracies(correct: Any, tested: Any) -> dict[str, Any]:
     """The metrics that need nothing but right answers."""
-    found = computed(Outcome(correct, tested, np.zeros(len(tested))))
+    found = computed(Measurements(correct, tested, np.zeros(len(tested))))
     names = ("mean", "micro", "std_clients", "worst_decile", "worst")
     return {f"accuracy_{name}": found[f"accuracy_{name}"] for name in names}
 
@@ -70,7 +70,7 @@ def test_the_worst_decile_of_eleven_clients_is_the_second_worst() -> None:
 )
 def test_the_gap_between_the_best_and_the_worst_decile(correct: Any, expected: float) -> None:
     found = np.array([*correct])
-    every = computed(Outcome(found, np.full(len(found), 20), np.zeros(len(found))))
+    every = computed(Measurements(found, np.full(len(found), 20), np.zeros(len(found))))
     assert every["accuracy_decile_gap"] == pytest.approx(expected)
 
 
@@ -270,14 +270,14 @@ def test_flis_counts_every_lenet_as_the_coloured_one() -> None:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> Measurements:
     """Two clients, one group each, after three rounds of which the second was not evaluated."""
     curves = {
         "accuracy": [0.5, None, 0.75], "bytes_down": [1_000_000, 2_000_000, 3_000_000],
         "bytes_up": [0, 0, 1_000_000], "bytes_peer": [0, 0, 0], "slowest_down": [250_000, None, 0],
         "selection_error": [None, None, None],
     }  # fmt: skip
-    found = Outcome(
+    found = Measurements(
         correct=np.array([1, 4]), tested=np.array([2, 4]), loss=np.array([4.0, 2.0]),
         labels=np.array([0, 1]), groups=np.array([0, 1]), curves=curves,
         memberships=[np.array([0, 0]), np.array([0, 1])],
@@ -332,7 +332,7 @@ def test_the_time_to_a_target_by_hand() -> None:
 
 
 def test_without_groups_and_curves_there_is_still_accuracy() -> None:
-    bare = Outcome(np.array([1]), np.array([2]), np.zeros(1))
+    bare = Measurements(np.array([1]), np.array([2]), np.zeros(1))
     found = computed(bare)
     assert found["accuracy_mean"] == 0.5
     assert {found[name] for name in ("ari", "groups", "mb_per_client", "accuracy_last10")} == {None}
@@ -416,7 +416,7 @@ def test_columns_of_metrics_that_are_asked_for_come_last() -> None:
 
 def test_churn_is_a_mean_over_evaluations() -> None:
     memberships = [np.array([0, 1, 1, 0]), np.array([0, 1, 1, 1]), np.array([0, 1, 1, 1])]
-    outcome = Outcome(
+    outcome = Measurements(
         np.ones(4), np.ones(4), np.zeros(4), memberships=memberships,
         curves={"accuracy": [0.1, 0.2, 0.3]},
     )  # fmt: skip
@@ -442,9 +442,9 @@ def test_what_crosses_between_clients_counts_until_the_target() -> None:
     assert found["megabits_to_target"] == pytest.approx(8 * 7 / 10)
 
 
-def changing(curve: list[float | None], starts: list[int]) -> Outcome:
+def changing(curve: list[float | None], starts: list[int]) -> Measurements:
     one = np.ones(1, dtype=np.int64)
-    return Outcome(one, one, np.zeros(1), curves={"accuracy": curve}, periods=starts)
+    return Measurements(one, one, np.zeros(1), curves={"accuracy": curve}, periods=starts)
 
 
 def test_a_period_has_the_accuracy_of_its_last_evaluation() -> None:

@@ -107,6 +107,46 @@ def test_fedavg_implements_no_hook() -> None:
     assert not any(hasattr(getattr(FedAvg, name), "flbench_impl") for name in dir(FedAvg))
 
 
+# --- names --------------------------------------------------------------------------------------
+
+
+def defined_types(tree: ast.Module) -> dict[str, str]:
+    """Public classes of a module, and types that it names: what each is. Equal types are equal."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = f"class at line {node.lineno}"
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = ast.unparse(node.value)
+    return {name: what for name, what in found.items() if re.match("[A-Z][a-zA-Z]*[a-z]", name)}
+
+
+@pytest.mark.slow  # parses the whole core
+def test_the_name_of_a_type_has_one_meaning() -> None:
+    """A class stands in one module; what two modules name alike is the same type."""
+    places: dict[str, dict[str, str]] = {}
+    for path, tree in modules("flbench").items():
+        for name, what in defined_types(tree).items():
+            key = path + what if what.startswith("class") else what
+            places.setdefault(name, {})[key] = path
+    assert len(places) > 300
+    assert {name: [*kinds.values()] for name, kinds in places.items() if len(kinds) > 1} == {}
+
+
+@pytest.mark.slow  # parses the whole core
+def test_what_is_a_generator_of_a_run_is_said_by_its_name() -> None:
+    """Its name ends in "ing", as the glossary says: called, it only begins to run."""
+    found = {
+        f"{path}:{node.name}"
+        for path, tree in modules("flbench").items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        if ast.unparse(node.returns).startswith("RunGenerator[")
+    }
+    assert len(found) > 5
+    assert [name for name in found if not re.search(r":_?[a-z]+ing(_|$)", name)] == []
+
+
 # --- the public names -------------------------------------------------------------------------
 
 

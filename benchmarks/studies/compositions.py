@@ -16,7 +16,7 @@ from flbench.errors import FlbenchError, Undefined, UserError, text_of
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import MethodStack, compose
 from flbench.sweeps.request import RunRequest
-from flbench.sweeps.study import Table
+from flbench.sweeps.study import StudyTable
 from flbench.testing.small_run import run_small, small_suite
 
 OUTCOMES = ("runs", "refused", "undefined", "fails")
@@ -24,7 +24,7 @@ OUTCOMES = ("runs", "refused", "undefined", "fails")
 
 def run(
     request: RunRequest, say: Callable[[str], None], rounds: Annotated[int, Ge(1)] = 2
-) -> Table:
+) -> StudyTable:
     """Which methods go together: each pair, composed and run for two rounds.
 
     Args:

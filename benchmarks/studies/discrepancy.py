@@ -21,7 +21,7 @@ from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 from flbench.sweeps.request import RunRequest
-from flbench.sweeps.study import Table, correlations
+from flbench.sweeps.study import StudyTable, correlations
 from flbench.toolbox.heterogeneity import kld
 
 AtLeastThree = Annotated[int, Ge(3)]
@@ -33,7 +33,7 @@ def run(
     suite: str = "primary-secondary-mid",
     clients: AtLeastThree = 30,
     rounds: Annotated[int, Ge(2)] = 5,
-) -> Table:
+) -> StudyTable:
     """Correlation of model discrepancy with label divergence, with two ways to scale (DC-PFL).
 
     Args:
@@ -47,7 +47,7 @@ def run(
         A row per seed and scale: linear and rank correlation over all pairs of clients, and the
         pairs.
     """
-    rows: Table = []
+    rows: StudyTable = []
     for seed in request.seeds:
         for scale in ("model", "tensor"):
             overrides = {"clients": clients, "rounds": rounds, "participation": 1.0}

@@ -31,7 +31,7 @@ from flbench.errors import Diverged, UserError
 from flbench.federation.loading import load_dataset
 from flbench.plugin.registry import find, load_entry
 from flbench.sweeps.request import RunRequest
-from flbench.sweeps.study import Table, correlations
+from flbench.sweeps.study import StudyTable, correlations
 
 Positive = Annotated[int, Ge(1)]
 
@@ -48,7 +48,7 @@ def run(
     batch_size: Positive = 32,
     epochs: Positive = 20,
     most: Positive = 200,
-) -> Table:
+) -> StudyTable:
     """Speed and agreement of lazy and exact influence over many batches (pFedLIA, Fig. 3a).
 
     Args:
@@ -83,7 +83,7 @@ def run(
             f"study 'influence-cost' expects at most {have} samples, all of {dataset.name}; samples"
             f" + test + batch * batches are {needed}"
         )
-    rows: Table = []
+    rows: StudyTable = []
     for seed in request.seeds:
         order = torch.as_tensor(rng(seed, "influence-cost").permutation(len(dataset.y)))
         base, tested = order[:samples], order[samples : samples + test]

@@ -7,7 +7,7 @@ The tables are read from `flbench.results.export`.
 
 from __future__ import annotations
 
-from flbench.results.export import COLUMNS, FURTHER, File
+from flbench.results.export import COLUMNS, FURTHER, ExportFile
 
 TEXT = """# Results as tables
 
@@ -34,7 +34,7 @@ Results of different suites share a file, so compare rows of one `suite_fingerpr
 `group by suite_fingerprint`. The ranks and intervals of the [leaderboard](leaderboard.md) are not
 exported.
 """
-HEADINGS: dict[File, str] = {
+HEADINGS: dict[ExportFile, str] = {
     "runs": "`runs.parquet`: a row per run",
     "rounds": "`rounds.parquet`: a row per round",
     "clients": "`clients.parquet`: a row per client",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flbench.cli.options import Settings, read_settings
+from flbench.cli.options import SettingsOption, read_settings
 from flbench.errors import UserError
 from flbench.terminal.lines import tell
 
@@ -17,7 +17,7 @@ Methods = Annotated[list[str] | None, typer.Argument(help="methods (flbench list
 def check(
     methods: Methods = None,
     only: Annotated[list[str] | None, typer.Option(help="only this check; repeatable")] = None,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     list_checks: Annotated[bool, typer.Option("--list", help="list the checks")] = False,
 ) -> None:
     """Check that methods have the properties that every method must have."""

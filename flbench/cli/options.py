@@ -16,7 +16,7 @@ from flbench.engine.options import EngineOptions, size
 from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest
 
-Settings = Annotated[
+SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="a parameter of a method, suite or study"),
 ]
@@ -76,7 +76,7 @@ def run_request(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="rounds, instead of the suite's")
     ] = None,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     preset: Annotated[
         str | None, typer.Option(help="a method's named parameters, such as its paper's")
     ] = None,

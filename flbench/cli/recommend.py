@@ -15,7 +15,7 @@ from flbench.errors import BadParameter, UserError
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
-    from flbench.leaderboard.recommendation import Advice, Evidence, Federation, Neighbour
+    from flbench.leaderboard.recommendation import Advice, Evidence, FederationTraits, Neighbour
 
 SHOWN = 10
 """Number of methods, and of tables, that are shown."""
@@ -85,7 +85,7 @@ def recommend(
     held = _labels(labels_per_client, alpha, labels, same_labels)
     asked = _federation(clients, participation, samples, groups, held, same_labels)
     asked = replace(asked, networks=True if different_networks else None)
-    if score is None and asked == rule.Federation():
+    if score is None and asked == rule.FederationTraits():
         raise BadParameter(
             "nothing is known of the federation: give --clients, --labels-per-client, --alpha,"
             " --same-labels, --samples, --participation or --groups"
@@ -158,17 +158,17 @@ def _federation(
     groups: bool | None,
     labels: float | None,
     same: bool,
-) -> Federation:
-    from flbench.leaderboard.recommendation import Federation
+) -> FederationTraits:
+    from flbench.leaderboard.recommendation import FederationTraits
 
     if participation == 0:
         raise BadParameter("--participation: expected a share above 0, got 0")
     domains = None if labels is None else same
-    return Federation(clients, participation, labels, samples, domains, groups)
+    return FederationTraits(clients, participation, labels, samples, domains, groups)
 
 
 def _evidence_lines(
-    asked: Federation, near: Sequence[Neighbour], known: Sequence[Evidence]
+    asked: FederationTraits, near: Sequence[Neighbour], known: Sequence[Evidence]
 ) -> list[str]:
     """The tables that were used, and how near they are."""
     names = ", ".join(asked.axes())

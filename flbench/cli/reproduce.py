@@ -16,7 +16,7 @@ from flbench.cli.options import (
     Out,
     Portable,
     Root,
-    Settings,
+    SettingsOption,
     Threads,
     Workers,
     read_settings,
@@ -30,7 +30,7 @@ from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
     from flbench.papers.paper import Paper, PaperTable
-    from flbench.papers.reproduction import Comparison
+    from flbench.papers.reproduction import ReproducedValue
 
 
 def reproduce(
@@ -49,7 +49,7 @@ def reproduce(
         ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="this data set alone")] = None,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     executor: Executor = "auto",
@@ -115,7 +115,7 @@ def reproduce(
         raise typer.Exit(code)
 
 
-def _print(card: Paper, grid: PaperTable, found: Sequence[Comparison], scale: str) -> None:
+def _print(card: Paper, grid: PaperTable, found: Sequence[ReproducedValue], scale: str) -> None:
     """A table per suite and data set that was run, a line for each that was not."""
     from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows

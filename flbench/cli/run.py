@@ -56,7 +56,7 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
             if outcome.path is not None and outcome.result is not None:
                 finished.append((outcome.path, outcome.result))
                 if outcome.what == COMPLETE:
-                    console.say(complete(cell.spec, outcome.path, outcome.result))
+                    console.say(describe_complete(cell.spec, outcome.path, outcome.result))
             elif isinstance(error, Diverged):
                 console.say(f"{outcome.title}: {error}")
                 diverged = error
@@ -80,7 +80,7 @@ def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> Non
         raise undefined
 
 
-def complete(spec: RunSpec, path: Path, result: Result) -> str:
+def describe_complete(spec: RunSpec, path: Path, result: Result) -> str:
     """The line about a result that was there already: what it has not, and what to type."""
     from flbench.run.composition import plugins_of
 

@@ -13,7 +13,7 @@ from flbench.cli.options import (
     Metrics,
     Out,
     Root,
-    Settings,
+    SettingsOption,
     Threads,
     Workers,
     names,
@@ -27,7 +27,7 @@ from flbench.sweeps.request import RunRequest
 def study(
     name: Annotated[str, typer.Argument(help="a study (flbench list studies), or a TOML file")],
     seeds: Annotated[int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1")] = 1,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the study's")] = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),

@@ -18,7 +18,7 @@ from flbench.errors import UserError
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
-    from flbench.submission.admission import File
+    from flbench.submission.admission import SubmittedFile
 
 
 def submit(
@@ -141,7 +141,7 @@ def _imitating(before: Path, results: Path) -> Iterator[str]:
                 yield f"**{escaped(f'{name.as_posix()}: {line}')}**"
 
 
-def _next(files: Sequence[File], into: Path) -> Iterator[str]:
+def _next(files: Sequence[SubmittedFile], into: Path) -> Iterator[str]:
     """The next commands for the user."""
     if not files:
         yield "all of them are there already; nothing was copied"

@@ -15,7 +15,7 @@ from flbench.cli.options import (
     MOST_SEEDS,
     Out,
     Root,
-    Settings,
+    SettingsOption,
     Threads,
     Workers,
     read_settings,
@@ -55,7 +55,7 @@ def tune(
     seeds: Annotated[
         int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 0..N-1 that are scored")
     ] = 1,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="instead of the suite's")] = None,
     dataset: Annotated[str | None, typer.Option(help="data set, instead of the suite's")] = None,
     data_root: Root = None,

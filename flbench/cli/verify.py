@@ -21,7 +21,7 @@ from flbench.terminal.lines import tell
 if TYPE_CHECKING:
     from flbench.results.audits import Audit
     from flbench.results.schema import Result
-    from flbench.submission.auditing import Checked, Verdict
+    from flbench.submission.auditing import Checked, FileVerdict
 
 OtherExecutor = Annotated[
     Executors | None,
@@ -114,7 +114,7 @@ def _alone(
     data_root: Path | None,
     executor: str | None,
     opened: Sequence[str],
-) -> Verdict:
+) -> FileVerdict:
     """Run one file again; what forbids that is an error.
 
     Raises:
@@ -134,7 +134,7 @@ def _alone(
     console = Console()
     with console.importing():
         from flbench.datasets import data_root as locate
-        from flbench.run.training import alone
+        from flbench.run.scheduling import alone
         from flbench.submission.auditing import verifying
         from flbench.submission.trust import will_run
     console.say(will_run([result]))
@@ -161,7 +161,7 @@ def _alone(
         console.close()
 
 
-def lines_of(verdict: Verdict, tolerance: float) -> list[str]:
+def lines_of(verdict: FileVerdict, tolerance: float) -> list[str]:
     """The comparison of a file in full."""
     result = verdict.claimed
     assert verdict.came is not None

@@ -15,7 +15,7 @@ from flbench.errors import BadParameter
 from flbench.results.files import LARGEST, read_bounded
 from flbench.results.hashed_fields import LATER
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 EXPECTED = (
     "a positive number, a list with one per client, or a table with a `distribution`"
     " (lognormal, uniform) or a `trace`"
@@ -30,7 +30,7 @@ class Lognormal(_Frozen):
     """Numbers whose logarithms are normal: `median` times exp(`sigma` z)."""
 
     distribution: Literal["lognormal"]
-    median: Positive
+    median: AboveZero
     sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -38,8 +38,8 @@ class Uniform(_Frozen):
     """Numbers between `low` and `high`; their order does not matter."""
 
     distribution: Literal["uniform"]
-    low: Positive
-    high: Positive
+    low: AboveZero
+    high: AboveZero
 
 
 def _kind(speed: object) -> str | None:
@@ -52,8 +52,8 @@ def _kind(speed: object) -> str | None:
 
 
 Speed = Annotated[
-    Annotated[Positive, Tag("number")]
-    | Annotated[tuple[Positive, ...], Tag("list")]
+    Annotated[AboveZero, Tag("number")]
+    | Annotated[tuple[AboveZero, ...], Tag("list")]
     | Annotated[Lognormal, Tag("lognormal")]
     | Annotated[Uniform, Tag("uniform")],
     Discriminator(_kind, custom_error_type="speed", custom_error_message=f"expected {EXPECTED}"),
@@ -103,7 +103,7 @@ class ClockSettings(_Frozen):
         description="a share of the clients that are slower than drawn, and by what factor:"
         " `{ share = 0.1, factor = 5 }`",
     )
-    deadline: Positive | None = Field(
+    deadline: AboveZero | None = Field(
         default=None, description="seconds after which the uploads of a stage are not used"
     )
 

@@ -30,7 +30,7 @@ SHAPES = "torch.fx.experimental.symbolic_shapes"
 COUNTER = "torch.utils.flop_counter"
 
 
-class Deferred(ModuleType):
+class DeferredDynamo(ModuleType):
     """A module that runs its own code when it is asked for a name that it does not have."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
@@ -146,4 +146,4 @@ STANDINS: dict[str, dict[str, object]] = {
 """The modules that are deferred, and what they have without running their code."""
 
 
-FINDER = DeferringFinder("torch", "2.", dict.fromkeys(STANDINS, Deferred), whole=[NAME])
+FINDER = DeferringFinder("torch", "2.", dict.fromkeys(STANDINS, DeferredDynamo), whole=[NAME])

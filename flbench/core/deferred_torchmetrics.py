@@ -31,7 +31,7 @@ TYPES = "_AX_TYPE", "_PLOT_OUT_TYPE", "_CMAP_TYPE"
 """Names in the annotations of functions that draw."""
 
 
-class Deferred(ModuleType):
+class DeferredTorchmetrics(ModuleType):
     """A package that runs its own code when it is asked for a name that it does not have."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the package has
@@ -73,8 +73,8 @@ FINDER = DeferringFinder(
     LIBRARY,
     "1.",
     {
-        LIBRARY: Deferred,
-        f"{LIBRARY}.functional": Deferred,
+        LIBRARY: DeferredTorchmetrics,
+        f"{LIBRARY}.functional": DeferredTorchmetrics,
         f"{LIBRARY}.utilities.plot": DeferredFunctions,
     },
     prepare=prepare,

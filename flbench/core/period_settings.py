@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 from flbench.metrics import period_starts
 from flbench.results.hashed_fields import LATER
 
-Number = Annotated[int, Field(ge=0, strict=True)]
-Kind = Literal["exchange", "swap-labels", "rotate", "leave", "come"]
+WholeNumber = Annotated[int, Field(ge=0, strict=True)]
+PeriodKind = Literal["exchange", "swap-labels", "rotate", "leave", "come"]
 OWN: dict[str, tuple[str, ...]] = {
     "swap-labels": ("labels",),
     "rotate": ("degrees",),
@@ -27,15 +27,15 @@ class PeriodSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     start: int = Field(ge=2, strict=True, description="first round of the change")
-    change: Kind = Field(
+    change: PeriodKind = Field(
         description="`exchange`: these clients get each other's data, each those of a client of"
         " another true group; `swap-labels`: pairs of labels change places; `rotate`: images are"
         " turned; `leave`: they are not there any more; `come`: they were not there before"
     )
-    groups: Annotated[tuple[Number, ...], LATER] = Field(
+    groups: Annotated[tuple[WholeNumber, ...], LATER] = Field(
         default=(), description="true groups whose clients change; empty = all"
     )
-    clients: Annotated[tuple[Number, ...], LATER] = Field(
+    clients: Annotated[tuple[WholeNumber, ...], LATER] = Field(
         default=(), description="ids of clients that change; empty = all"
     )
     share: Annotated[float, LATER] = Field(
@@ -45,7 +45,7 @@ class PeriodSettings(BaseModel):
         description="share of these clients, of each true group where there are some; the seed says"
         " which",
     )
-    labels: Annotated[tuple[tuple[Number, Number], ...], LATER] = Field(
+    labels: Annotated[tuple[tuple[WholeNumber, WholeNumber], ...], LATER] = Field(
         default=(), description="of `swap-labels`: the pairs, as `[[0, 1], [2, 3]]`"
     )
     degrees: Annotated[Literal[0, 90, 180, 270], LATER] = Field(

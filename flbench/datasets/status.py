@@ -27,7 +27,7 @@ ABSENT = Found("-", 0, whole=False)
 
 
 @dataclass(frozen=True)
-class Row:
+class StatusRow:
     """One data set and its files under a data root.
 
     Attributes:
@@ -72,27 +72,27 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     return table([surveyed(one, root) for one in entries("datasets")], root)
 
 
-def surveyed(name: str, root: Path) -> Row:
+def surveyed(name: str, root: Path) -> StatusRow:
     """The state of one data set under a root, from file names and headers only."""
     try:
         load = load_entry(find("datasets", name))
     except PluginError as error:
-        return Row(name, "broken", UNKNOWN, str(error))
+        return StatusRow(name, "broken", UNKNOWN, str(error))
     about = of(load, "ABOUT", name) or UNKNOWN
     if takes_argument(load):
-        return Row(name, "argument", about, about.fetch)
+        return StatusRow(name, "argument", about, about.fetch)
     look = of(load, "FOUND", name)
     if look is None and about.fetch and not about.files:
-        return Row(name, "unknown", about)
+        return StatusRow(name, "unknown", about)
     look = look or (lambda root: whole(about, root))
     try:
         found = produced(name, f"data set '{name}'", Found, lambda: look(root) or ABSENT)
     except UserError as error:
-        return Row(name, "broken", about, str(error))
+        return StatusRow(name, "broken", about, str(error))
     if found is ABSENT:
-        return Row(name, "absent", about)
+        return StatusRow(name, "absent", about)
     state = "present" if found.whole else "part"
-    return Row(name, state, about, found.where, found.samples)
+    return StatusRow(name, state, about, found.where, found.samples)
 
 
 def of(load: object, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
@@ -144,7 +144,7 @@ def whole(about: DatasetInfo, root: Path) -> Found | None:
     return Found(str(Path(about.files[0]).parent), about.samples, True)
 
 
-def table(rows: list[Row], root: Path) -> list[str]:
+def table(rows: list[StatusRow], root: Path) -> list[str]:
     """A table with one line per data set."""
     cells = [("name", "state", "where", "samples", "licence", "source")]
     cells += [(r.name, r.state, r.where, r.samples, r.about.licence, r.about.source) for r in rows]
@@ -153,7 +153,7 @@ def table(rows: list[Row], root: Path) -> list[str]:
     return [f"data root: {root}", *(line.rstrip() for line in lines)]
 
 
-def details(row: Row, root: Path) -> list[str]:
+def details(row: StatusRow, root: Path) -> list[str]:
     """The lines about one data set."""
     files = ", ".join(row.about.files)
     fetch = row.about.fetch

@@ -139,7 +139,7 @@ def tokenised(
 
     Without a tokeniser, 2,000 byte pairs are learnt from the texts.
     """
-    tokenizer = tokenizer or trained(texts.values())
+    tokenizer = tokenizer or train_tokenizer(texts.values())
     blocks, sizes = [], []
     for domain, text in texts.items():
         ids = torch.tensor(tokenizer.encode(text).ids)
@@ -152,7 +152,7 @@ def tokenised(
     return _dataset(name, torch.cat(blocks), tokenizer.get_vocab_size(), sizes)
 
 
-def trained(texts: Iterable[str]) -> ByteLevelBPETokenizer:
+def train_tokenizer(texts: Iterable[str]) -> ByteLevelBPETokenizer:
     """A byte-level byte-pair tokeniser with at most 2,000 entries, learnt from the texts."""
     from tokenizers import ByteLevelBPETokenizer
 

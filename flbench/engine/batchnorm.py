@@ -58,7 +58,7 @@ def before_training(
     )
 
 
-def complete(
+def most_received(
     policy: Policy, layout: ParameterLayout, models: Tensor, at_server: Tensor | None = None
 ) -> Tensor:
     """How many scalars of some models, shape (n, W), clients receive at most, shape (n,), int64.

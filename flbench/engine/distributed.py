@@ -16,7 +16,7 @@ from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
 from flbench.core.types import Extras
 from flbench.engine.processes.process_group import ProcessGroup, assign
-from flbench.engine.sequential import Kind, Sequential, common_extras, stack_kept
+from flbench.engine.sequential import Sequential, ShapeAndType, common_extras, stack_kept
 
 FIELDS = ("samples", "steps", "seen", "loss", "loss_start", "loss_end", "chosen")
 """Fields of an upload that are small: a few numbers per client."""
@@ -88,7 +88,7 @@ class DistributedExecutor(Sequential):
 
 def small_fields(
     upload: Upload,
-) -> tuple[Extras, dict[str, Kind], Extras, Sequence[Mapping[str, float]]]:
+) -> tuple[Extras, dict[str, ShapeAndType], Extras, Sequence[Mapping[str, float]]]:
     """A few numbers per client, the types of what they send, what they keep, and what they log."""
     fields = {name: getattr(upload, name) for name in FIELDS}
     types = {name: (tuple(t.shape[1:]), t.dtype) for name, t in upload.extras.items()}
@@ -108,7 +108,7 @@ def gathered(tables: Sequence[Extras], order: Tensor, stage: Stage, round_: int)
     Raises:
         PluginError: they keep different names or types; see `stack_kept`.
     """
-    types: list[dict[str, Kind]] = [
+    types: list[dict[str, ShapeAndType]] = [
         {name: ((), table.dtype) for name, table in kept.items()} for kept in tables
     ]
     common_extras(types, stage, round_, "keep")

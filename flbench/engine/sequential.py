@@ -37,7 +37,7 @@ from flbench.federation.federation import Samples
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainedCandidate:
     """One candidate model of one client after training; `seen` are the samples of its steps."""
 
     steps: int
@@ -51,7 +51,7 @@ class Outcome:
 
 ONE_VALUE = "Expected more than 1 value per channel"
 """What torch says of a batch of one sample before BatchNorm."""
-IDLE = Outcome(0, torch.nan, torch.nan, torch.nan)
+IDLE = TrainedCandidate(0, torch.nan, torch.nan, torch.nan)
 """A candidate that was not trained."""
 
 
@@ -184,7 +184,7 @@ class Sequential:
         schedule: Schedule,
         work: LocalWork,
         round_: int,
-    ) -> Outcome:
+    ) -> TrainedCandidate:
         """Train one model on a client's rows of the pool; the workspace holds it afterwards."""
         space, pool = self.workspace, self.samples
         module, name = space.module, pool.name(client)
@@ -201,7 +201,7 @@ class Sequential:
             module.steps = trainer.made
             report = self.report(rows, work)
         self.refuse_lost_loss(trainer.made, work)
-        return Outcome(
+        return TrainedCandidate(
             steps=trainer.made,
             loss=mean_in_order(trainer.losses),
             loss_start=loss_start,
@@ -452,7 +452,7 @@ def stack_upload(
     round_: int,
     start: Dispatched,
     used: list[int],
-    outcomes: list[list[Outcome]],
+    outcomes: list[list[TrainedCandidate]],
 ) -> Upload:
     """Build the upload without its models.
 
@@ -498,7 +498,7 @@ def stack_kept(entries: Sequence[Extras], stage: Stage, round_: int) -> Extras:
     Raises:
         PluginError: clients keep different names, or entries of other shapes or types.
     """
-    types: list[dict[str, Kind]] = [
+    types: list[dict[str, ShapeAndType]] = [
         {name: ((), value.dtype) for name, value in own.items()} for own in entries
     ]
     common_extras(types, stage, round_, "keep")
@@ -514,18 +514,18 @@ def stack_kept(entries: Sequence[Extras], stage: Stage, round_: int) -> Extras:
         ) from error
 
 
-def kinds(extras: Extras) -> dict[str, Kind]:
+def kinds(extras: Extras) -> dict[str, ShapeAndType]:
     """Shape and type of each tensor of a client."""
     return {name: (tuple(value.shape), value.dtype) for name, value in extras.items()}
 
 
-Kind = tuple[tuple[int, ...], torch.dtype]
+ShapeAndType = tuple[tuple[int, ...], torch.dtype]
 """Shape and type of a client's entry in an extra."""
 
 
 def common_extras(
-    known: Sequence[dict[str, Kind]], stage: Stage, round_: int, verb: str = "upload"
-) -> dict[str, Kind]:
+    known: Sequence[dict[str, ShapeAndType]], stage: Stage, round_: int, verb: str = "upload"
+) -> dict[str, ShapeAndType]:
     """The extras of an upload, from those of its clients.
 
     Raises:

@@ -23,7 +23,7 @@ from flbench.errors import UserError
 from flbench.federation.federation import Samples
 from flbench.federation.row_lists import RowLists
 
-Transform = tuple[tuple[int, ...], int]
+LabelsAndTurn = tuple[tuple[int, ...], int]
 """What was done to a data set: the label that each label has become, and degrees of rotation."""
 
 
@@ -41,7 +41,7 @@ class Period:
 
     first: int
     origin: Tensor
-    transforms: tuple[Transform, ...]
+    transforms: tuple[LabelsAndTurn, ...]
     present: Tensor
     groups: Tensor | None
 
@@ -150,7 +150,7 @@ class _Plan:
     def __init__(self, seed: int, clients: int, classes: int, groups: Indices | None) -> None:
         self.seed, self.clients, self.first_groups = seed, clients, groups
         self.origin = np.arange(clients)
-        self.transforms: list[Transform] = [(tuple(range(classes)), 0)] * clients
+        self.transforms: list[LabelsAndTurn] = [(tuple(range(classes)), 0)] * clients
         self.absences: list[tuple[Indices, float, float]] = []
         self.numbers: dict[tuple[object, ...], int] = {}
         for group in () if groups is None else np.unique(groups).tolist():

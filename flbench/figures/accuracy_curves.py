@@ -34,7 +34,7 @@ WHOLE_NAME, HALF_NAME = 54, 24
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeanCurve:
     """The measured rounds of one row, and mean, lowest and highest value over seeds."""
 
     rounds: Floats
@@ -43,7 +43,7 @@ class Curve:
     high: Floats
 
 
-def mean_over_seeds(results: Sequence[Result], name: str) -> Curve | None:
+def mean_over_seeds(results: Sequence[Result], name: str) -> MeanCurve | None:
     """A curve over seeds, at the rounds that any seed measured; None if no seed measured one."""
     rounds = zip_longest(*(result.curves.get(name, []) for result in results))
     table = np.array(list(zip(*rounds, strict=True)), dtype=np.float64)  # a row per seed
@@ -53,7 +53,7 @@ def mean_over_seeds(results: Sequence[Result], name: str) -> Curve | None:
         return None
     kept = table[:, seen]
     mean, low, high = (rule(kept, axis=0) for rule in (np.nanmean, np.nanmin, np.nanmax))
-    return Curve(np.arange(1.0, table.shape[1] + 1)[seen], mean, low, high)
+    return MeanCurve(np.arange(1.0, table.shape[1] + 1)[seen], mean, low, high)
 
 
 def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
@@ -96,7 +96,7 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
         return to_svg(figure, title, description(kept))
 
 
-def description(kept: Sequence[tuple[str, Curve, Sequence[Result]]]) -> str:
+def description(kept: Sequence[tuple[str, MeanCurve, Sequence[Result]]]) -> str:
     """The last values in words."""
     ends = ", ".join(f"{name} {100 * curve.mean[-1]:.1f} %" for name, curve, _ in kept)
     seeds = max(len(results) for _, _, results in kept)
@@ -119,7 +119,7 @@ def _line_style(place: int) -> dict[str, Any]:
     }
 
 
-def _draw_line(axes: Axes, curve: Curve, place: int) -> None:
+def _draw_line(axes: Axes, curve: MeanCurve, place: int) -> None:
     """Draw a row's line and band; few markers, at other rounds than those of other rows."""
     step = max(1, round(len(curve.rounds) / 6))
     style = _line_style(place)
@@ -132,7 +132,7 @@ def _draw_line(axes: Axes, curve: Curve, place: int) -> None:
 
 
 def _draw_legend(
-    figure: Figure, named: Sequence[tuple[str, Curve]], across: int, *, grey: bool
+    figure: Figure, named: Sequence[tuple[str, MeanCurve]], across: int, *, grey: bool
 ) -> None:
     """Write each line's name and where it ends below the panels, the best first."""
     from matplotlib.lines import Line2D
@@ -151,14 +151,14 @@ def _draw_legend(
     )  # fmt: skip
 
 
-def _round_limits(found: Sequence[Curve]) -> tuple[float, float]:
+def _round_limits(found: Sequence[MeanCurve]) -> tuple[float, float]:
     """First and last round of all curves; the two always differ."""
     first = min(curve.rounds[0] for curve in found)
     last = max(curve.rounds[-1] for curve in found)
     return (float(first), float(last)) if last > first else (float(first) - 0.5, float(last) + 0.5)
 
 
-def _draw_losses(axes: Axes, losses: Sequence[Curve | None]) -> None:
+def _draw_losses(axes: Axes, losses: Sequence[MeanCurve | None]) -> None:
     """Draw the losses of the rows, on a logarithmic axis if they differ by a factor of ten."""
     known = [(place, curve) for place, curve in enumerate(losses) if curve is not None]
     for place, curve in known:

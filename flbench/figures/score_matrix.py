@@ -48,7 +48,7 @@ MAX_LABELLED_GROUPS = 12
 
 
 @dataclass(frozen=True)
-class ScoreMatrix:
+class DrawnMatrix:
     """A score matrix as it is drawn.
 
     Attributes:
@@ -67,7 +67,7 @@ class ScoreMatrix:
     groups: Ints
 
 
-def sorted_matrix(result: Result) -> ScoreMatrix | None:
+def sorted_matrix(result: Result) -> DrawnMatrix | None:
     """A result's matrix, sorted by true group, then by similarity; None of less than 4 entries."""
     scores = result.scores
     if scores is None or len(scores.row_ids) * len(scores.column_ids) < 4:
@@ -94,7 +94,7 @@ def sorted_matrix(result: Result) -> ScoreMatrix | None:
     across = np.arange(len(columns))
     if scores.columns == "clients":
         across = down if square else np.lexsort((columns, labels[columns], truth[columns]))
-    return ScoreMatrix(
+    return DrawnMatrix(
         values[np.ix_(down, across)],
         truth[rows][down],
         truth[columns][across] if scores.columns == "clients" else None,
@@ -140,7 +140,7 @@ def scores(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
         return to_svg(figure, title, f"Score matrices, higher is better. {texts}.{more}")
 
 
-def description(name: str, result: Result, matrix: ScoreMatrix) -> str:
+def description(name: str, result: Result, matrix: DrawnMatrix) -> str:
     """A panel in words."""
     assert result.scores is not None
     n, m = matrix.values.shape
@@ -212,7 +212,7 @@ def draw_scores(axes: Axes, values: Floats, rows: Ints, columns: Ints | None) ->
         spine.set_visible(True)
 
 
-def _draw_matrix(axes: Axes, matrix: ScoreMatrix) -> None:
+def _draw_matrix(axes: Axes, matrix: DrawnMatrix) -> None:
     """Draw the matrix, lines between groups, and the colour scale above."""
     draw_scores(axes, matrix.values, matrix.rows, matrix.columns)
     if matrix.columns is None:  # models

@@ -41,7 +41,7 @@ MEANINGS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class PageTable:
     """A table of the page, as plain text.
 
     Attributes:
@@ -59,7 +59,7 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
-Scores = Mapping[int, float]
+AccuracyBySeed = Mapping[int, float]
 """Accuracy by seed."""
 
 
@@ -75,7 +75,7 @@ class Track:
 
     name: str
     rows: Mapping[str, Mapping[str, TableRow]]
-    scores: Mapping[str, Mapping[str, Scores]]
+    scores: Mapping[str, Mapping[str, AccuracyBySeed]]
 
     @property
     def blocks(self) -> list[Block]:
@@ -119,8 +119,8 @@ def _tuned(found: Sequence[Table], budget: int) -> dict[str, dict[str, TableRow]
 
 
 def _by_row(
-    rows: Mapping[str, Mapping[str, TableRow]], score: Callable[[TableRow], Scores]
-) -> dict[str, dict[str, Scores]]:
+    rows: Mapping[str, Mapping[str, TableRow]], score: Callable[[TableRow], AccuracyBySeed]
+) -> dict[str, dict[str, AccuracyBySeed]]:
     """The accuracies of every row that has some."""
     return {
         title: {name: one for name, row in own.items() if (one := score(row))}
@@ -138,7 +138,7 @@ def _whole(found: Sequence[Table]) -> list[Table]:
     return [table for table in found if not table.joins_late]
 
 
-def parts_of(found: Sequence[Table]) -> list[Part]:
+def parts_of(found: Sequence[Table]) -> list[PageTable]:
     """All that compares methods across tables."""
     found = _whole(found)
     made = tracks(found)
@@ -151,7 +151,7 @@ def parts_of(found: Sequence[Table]) -> list[Part]:
     return [*parts, *against_anchor(found)]
 
 
-def _overview(made: Sequence[Track]) -> Part:
+def _overview(made: Sequence[Track]) -> PageTable:
     """The tracks, and what of each can be compared across suites."""
 
     def line(track: Track) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def _overview(made: Sequence[Track]) -> Part:
         methods = {name for rows in tables for name in rows}
         return (track.name, str(len(methods)), str(len(tables)), "; ".join(sizes))
 
-    return Part(
+    return PageTable(
         "Tracks",
         "A row is compared with rows of its own track only.",
         ("track", "methods", "tables", "compared across suites"),
@@ -248,7 +248,7 @@ class _Shared:
     suites: set[str]
     anchor: str
     rows: list[Mapping[str, TableRow]]
-    scores: Mapping[str, Mapping[str, Scores]]
+    scores: Mapping[str, Mapping[str, AccuracyBySeed]]
     errors: dict[str, list[Floats]]
 
 
@@ -277,7 +277,7 @@ def _anchor(rows: Mapping[str, TableRow]) -> str:
     return next((name for name, row in rows.items() if row.one_for_all), "")
 
 
-def standings(found: Sequence[Table], track: Track, block: Block) -> list[Part]:
+def standings(found: Sequence[Table], track: Track, block: Block) -> list[PageTable]:
     """The methods of a block: ranks, improvability and cost; by work; who beats whom."""
     shared = _shared(found, track, block)
     if not shared.rows:
@@ -294,7 +294,7 @@ def standings(found: Sequence[Table], track: Track, block: Block) -> list[Part]:
     return parts
 
 
-def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) -> Part:
+def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) -> PageTable:
     """A line for each method of a block, the best first."""
     draws = bootstrap(shared.errors)
     ends = np.percentile(draws, (2.5, 97.5), axis=0)
@@ -335,7 +335,7 @@ def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) 
     to_anchor = (f"to {anchor}", f"95 % interval to {anchor}") if gap else ()
     suites, count = len(shared.suites), len(block.tables)
     common = f" Improvability and costs: over the {len(shared.rows)} in which all have a seed."
-    return Part(
+    return PageTable(
         f"{track.name[0].upper()}{track.name[1:]}: {len(order)} methods on {count} tables",
         f"Over all {count} tables that hold all of these methods, of {suites} suites:"
         f" {', '.join(block.tables)}.{common if len(shared.rows) < count else ''}"
@@ -357,7 +357,7 @@ def _work(rows: Sequence[TableRow]) -> str:
     return f"{'' if all(row.counted for row in rows) else '~'}{median(known):.1f}"
 
 
-def _by_work(shared: _Shared, points: Floats) -> list[Part]:
+def _by_work(shared: _Shared, points: Floats) -> list[PageTable]:
     """The methods in the order of their work, and whether less work does as well."""
     known = []
     for at, name in enumerate(shared.methods):
@@ -377,7 +377,7 @@ def _by_work(shared: _Shared, points: Floats) -> list[Part]:
         lines.append((name, shown, made, f"{value:.1f}", leads))
     missing = sorted({*shared.methods} - {name for _, name, *_ in known})
     return [
-        Part(
+        PageTable(
             f"By work: {len(known)} of these methods",
             "Least work first: a method that trains everybody in every round does ten times the"
             " work of a cohort of a tenth. Epochs: local epochs that a client trains in a run, mean"
@@ -392,7 +392,7 @@ def _by_work(shared: _Shared, points: Floats) -> list[Part]:
     ]
 
 
-def win_rates(shared: _Shared) -> list[Part]:
+def win_rates(shared: _Shared) -> list[PageTable]:
     """Who beats whom, over the tables of a block: all entries are over the same tables."""
     counts = wins(shared.scores)
     names = sorted({name for pair in counts for name in pair})
@@ -411,7 +411,7 @@ def win_rates(shared: _Shared) -> list[Part]:
         return f"{100 * won / of:.0f}"
 
     return [
-        Part(
+        PageTable(
             f"Who beats whom: {len(order)} methods",
             "In how many per cent of the same tables the method of the row beats that of the"
             " column, which has the number of its row, by mean accuracy over common seeds; a tie is"
@@ -426,7 +426,7 @@ def win_rates(shared: _Shared) -> list[Part]:
     ]  # fmt: skip
 
 
-def against_anchor(found: Sequence[Table]) -> list[Part]:
+def against_anchor(found: Sequence[Table]) -> list[PageTable]:
     """Every method against one model for all, also those that are in no block."""
     scores = {table.title: contenders(table) for table in found}
     anchors = sorted({_anchor(rows) for rows in scores.values()} - {""})
@@ -453,7 +453,7 @@ def against_anchor(found: Sequence[Table]) -> list[Part]:
     if not lines:
         return []
     return [
-        Part(
+        PageTable(
             f"Every method against {anchor}",
             f"At defaults, by name. Tables: that hold the method, and of these, that hold {anchor}"
             " on a common seed. Wins: in how many of those it is better; a tie is half a win. Then"

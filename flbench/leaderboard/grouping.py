@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from flbench.errors import UserError
-from flbench.metrics import HEADLINE, Floats, Metric, Outcome, Place, Value, columns_of, computed
+from flbench.metrics import (
+    HEADLINE,
+    Floats,
+    Measurements,
+    Metric,
+    TablePlace,
+    Value,
+    columns_of,
+    computed,
+)
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 
@@ -145,7 +154,7 @@ class ResultGroup:
         return {}
 
     @cached_property
-    def _outcomes(self) -> list[Outcome]:
+    def _outcomes(self) -> list[Measurements]:
         return [result.outcome() for result in self.results]
 
     def _metric(self, at: int, name: str) -> Value:
@@ -176,7 +185,7 @@ class ResultGroup:
         return mean(values) if values else None
 
 
-def shown_metrics(place: Place, rows: Sequence[ResultGroup]) -> list[Metric]:
+def shown_metrics(place: TablePlace, rows: Sequence[ResultGroup]) -> list[Metric]:
     """The metrics that have a column for these rows; an optional one only where a row has it."""
     return [
         one

@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from flbench.leaderboard.across import Part, parts_of
+from flbench.leaderboard.across import PageTable, parts_of
 from flbench.leaderboard.markdown import columns, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.row_details import AUDITS, RUNS, details
@@ -243,7 +243,7 @@ def _names(sections: Sequence[Section]) -> dict[str, Any]:
     return {"names": names, "rows": coded}
 
 
-def _parts(parts: Sequence[Part]) -> list[Section]:
+def _parts(parts: Sequence[PageTable]) -> list[Section]:
     """What compares methods across tables; filters do not change it."""
     found: list[Section] = []
     for part in parts:

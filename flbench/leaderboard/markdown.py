@@ -13,7 +13,7 @@ from flbench.core.knowledge import SAMPLES
 from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, Metric, Place
+from flbench.metrics import HEADLINE, Family, Metric, TablePlace
 from flbench.suite import training_clients
 
 Column = tuple[str, bool, Callable[[TableRow], str]]
@@ -147,7 +147,7 @@ def packages(row: TableRow) -> str:
 def columns(
     rows: Sequence[TableRow],
     defaults: Mapping[str, float] | None = None,
-    place: Place = "pages",
+    place: TablePlace = "pages",
 ) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flbench.leaderboard.across import Part
+from flbench.leaderboard.across import PageTable
 from flbench.leaderboard.markdown import anchor, escaped, grid, link, section
 from flbench.leaderboard.table import Table, is_alone
 from flbench.leaderboard.table_figures import Drawing
@@ -86,7 +86,7 @@ def index(found: Sequence[Table], findings: str) -> str:
 
 def overview(
     found: Sequence[Table],
-    parts: Sequence[Part],
+    parts: Sequence[PageTable],
     pictures: Sequence[Drawing],
     files: int,
 ) -> str:

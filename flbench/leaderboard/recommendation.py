@@ -39,7 +39,7 @@ SEED = 20260101
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationTraits:
     """What is known of a federation; None = not known, so not compared.
 
     Attributes:
@@ -149,13 +149,13 @@ class Evidence:
 
     title: str
     suite: str
-    federation: Federation
+    federation: FederationTraits
     gains: Mapping[str, float]
     traffic: Mapping[str, float]
     baselines: tuple[str, ...]
 
 
-def federation_of(table: Table) -> Federation:
+def federation_of(table: Table) -> FederationTraits:
     """What a table is like, from its settings and the arrays of its result files."""
     found = sorted(
         (result for row in candidates(table) for result in row.results),
@@ -163,7 +163,7 @@ def federation_of(table: Table) -> Federation:
     )
     clients = found[0].clients
     samples = (sum(clients.train) + sum(clients.validation)) / len(clients.train)
-    return Federation(
+    return FederationTraits(
         clients=len(clients.train),
         participation=float(table.settings["participation"]),
         labels=held_labels(clients.labels) if clients.labels else None,
@@ -201,7 +201,7 @@ def evidence(found: Iterable[Table], metric: str = HEADLINE) -> list[Evidence]:
 # --- the answer -----------------------------------------------------------------------------------
 
 
-def distances(asked: Federation, known: Sequence[Evidence]) -> list[float]:
+def distances(asked: FederationTraits, known: Sequence[Evidence]) -> list[float]:
     """Gower's distance of a federation to each table; 1 where they have nothing in common.
 
     A range is that of the tables; a difference counts as 1 at most.
@@ -228,7 +228,9 @@ class Neighbour:
     weight: float
 
 
-def nearest(asked: Federation, known: Sequence[Evidence], count: int = NEAREST) -> list[Neighbour]:
+def nearest(
+    asked: FederationTraits, known: Sequence[Evidence], count: int = NEAREST
+) -> list[Neighbour]:
     """The tables that are most like a federation, the nearest first; all that tie with the last."""
     away = [round(distance, 9) for distance in distances(asked, known)]
     limit = max(sorted(away)[:count], default=0.0)

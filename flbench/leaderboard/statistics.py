@@ -180,7 +180,7 @@ def _p(mean: Floats, error: Floats, freedom: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowStatistics:
     """What seeds and clients say of R rows.
 
     Attributes:
@@ -213,7 +213,7 @@ class Comparison:
         return (rejected | rejected.T) & (self.differences[among] > 0)
 
 
-def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
+def compare(rows: Sequence[Mapping[int, Floats]]) -> RowStatistics:
     """Compare all rows of a table with each other.
 
     Args:
@@ -234,7 +234,7 @@ def compare(rows: Sequence[Mapping[int, Floats]]) -> Comparison:
                 )
                 differences[at, others], differences[others, at] = found.mean, -found.mean
                 p[at, others] = p[others, at] = found.p
-    return Comparison(intervals, differences, p)
+    return RowStatistics(intervals, differences, p)
 
 
 def holm(p: Floats) -> Bools:

@@ -12,7 +12,7 @@ from flbench.leaderboard.table import Table, TableRow
 from flbench.results.files import slug
 from flbench.results.schema import Result
 
-Rows = Sequence[tuple[str, Sequence[Result]]]
+NamedResults = Sequence[tuple[str, Sequence[Result]]]
 """Names of rows, with their results."""
 MOST = 8
 """Rows in a figure, each with a name."""
@@ -73,7 +73,7 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
     ]
 
 
-def _partition_of(rows: Rows) -> tuple[Any, ...]:
+def _partition_of(rows: NamedResults) -> tuple[Any, ...]:
     """All that the figure of a partition depends on: seed, counts and groups of one result.
 
     Another row of the table has the same, so that a new one need not draw the figure again.
@@ -84,7 +84,7 @@ def _partition_of(rows: Rows) -> tuple[Any, ...]:
     return () if found is None else (found.seed, found.clients.labels, found.clients.group)
 
 
-def _rows(best: Rows, every: Rows, about: str) -> bytes | None:
+def _rows(best: NamedResults, every: NamedResults, about: str) -> bytes | None:
     """All that can be drawn of the rows of a table, in one file."""
     from flbench import figures
 

@@ -16,7 +16,7 @@ from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
 from flbench.papers.reproduction import (
     COLUMNS,
     VERDICTS,
-    Comparison,
+    ReproducedValue,
     by_part,
     cells,
     findings,
@@ -109,7 +109,7 @@ def _table(
     return lines
 
 
-def _parts(scale: str, table: PaperTable, found: Sequence[Comparison]) -> list[str]:
+def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> list[str]:
     """A table per suite and data set that was run; then those that were not, by reason."""
     lines: list[str] = []
     missing: dict[str, list[str]] = {}

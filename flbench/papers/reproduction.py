@@ -41,7 +41,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReproducedValue:
     """A published number, our results, and the verdict; `why` is why nothing was run.
 
     `values` are our numbers by seed; shorter than `results` if a run has no such number.
@@ -166,7 +166,7 @@ def margin(printed: PublishedValue, tolerance: float) -> float:
 
 def findings(
     table: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
-) -> list[Comparison]:
+) -> list[ReproducedValue]:
     """Compare the existing results of a table with the paper.
 
     The outcomes of the cells that were just run explain missing results.
@@ -184,7 +184,7 @@ def findings(
         if len(ours[printed]) < len(found):
             said = "different"  # a run has no such number
         why = "" if found else _why(plan, known)
-        comparisons.append(Comparison(printed, found, ours[printed], said, why))
+        comparisons.append(ReproducedValue(printed, found, ours[printed], said, why))
     return comparisons
 
 
@@ -225,15 +225,15 @@ def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
     return plan.why or next(iter(reasons), "no result yet")
 
 
-def by_part(found: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
+def by_part(found: Sequence[ReproducedValue]) -> dict[tuple[str, str], list[ReproducedValue]]:
     """Comparisons by suite and data set, in order."""
-    parts: dict[tuple[str, str], list[Comparison]] = {}
+    parts: dict[tuple[str, str], list[ReproducedValue]] = {}
     for one in found:
         parts.setdefault((one.printed.suite, one.printed.dataset), []).append(one)
     return parts
 
 
-def cells(one: Comparison, scale: str) -> tuple[str, ...]:
+def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
     """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1

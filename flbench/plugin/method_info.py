@@ -20,7 +20,7 @@ from flbench.plugin.source_inspection import imported_from, source_path, tree
 
 
 @dataclass(frozen=True)
-class Parameter:
+class WrittenParameter:
     """One parameter of a method: its type and default as written, and what it means."""
 
     name: str
@@ -43,7 +43,7 @@ class MethodInfo:
     year: int
     kind: str
     hooks: tuple[str, ...]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[WrittenParameter, ...]
     presets: Mapping[str, Mapping[str, object]]
     text: str
     package: str
@@ -77,7 +77,7 @@ def _read(entry: Entry, path: Path | None, changed: int) -> MethodInfo:
     """What a file says of a method; `changed` is the time of its last change."""
     found = _tree(path)
     constants: dict[str, object] = {}
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, WrittenParameter] = {}
     hooks: dict[str, str] = {}
     classes = list(_lineage(path, entry.module(), entry.target()))
     for node in reversed(classes):  # the class itself last: it overrides
@@ -193,7 +193,7 @@ def _constant(value: ast.expr | None) -> object:
         return None
 
 
-def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
+def _parameter(name: str, item: ast.AnnAssign) -> WrittenParameter:
     """A dataclass field; of `Annotated[type, bounds, "doc"]` the type and the doc."""
     kind, doc = item.annotation, ""
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value).endswith("Annotated"):
@@ -202,4 +202,4 @@ def _parameter(name: str, item: ast.AnnAssign) -> Parameter:
         doc = " ".join(note for note in notes if isinstance(note, str))
         kind = parts[0]
     default = ast.unparse(item.value) if item.value else ""
-    return Parameter(name, ast.unparse(kind), default, doc)
+    return WrittenParameter(name, ast.unparse(kind), default, doc)

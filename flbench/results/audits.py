@@ -29,10 +29,10 @@ from flbench.results.schema import (
 
 LOG = "audits.jsonl"
 """Name of the leaderboard's log, beside the folder of its results."""
-Outcome = Literal["same bytes", "agrees", "differs"]
-SAME: Outcome = "same bytes"
-AGREES: Outcome = "agrees"
-DIFFERS: Outcome = "differs"
+Agreement = Literal["same bytes", "agrees", "differs"]
+SAME: Agreement = "same bytes"
+AGREES: Agreement = "agrees"
+DIFFERS: Agreement = "differs"
 
 
 class Audit(BaseModel):
@@ -61,7 +61,7 @@ class Audit(BaseModel):
     file: Name
     run: Name
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    outcome: Outcome
+    outcome: Agreement
     how: Text = ""
     rounds: Annotated[int, Field(ge=0)]
     whole: bool

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 SHARED_MARKS = ("data", "partition", "initial_weights", "cohorts")
 """Fingerprints that are equal in all results of a suite and seed."""
-Kind = Literal["table", "row", "run", "machine"]
-MEANINGS: dict[Kind, str] = {
+DifferenceKind = Literal["table", "row", "run", "machine"]
+MEANINGS: dict[DifferenceKind, str] = {
     "table": "they cannot share a table",
     "row": "two rows of one table",
     "run": "two runs of one row",
@@ -27,7 +27,7 @@ MEANINGS: dict[Kind, str] = {
 class Difference:
     """One field that differs, and what that makes of the two results."""
 
-    kind: Kind
+    kind: DifferenceKind
     field: str
     one: object
     other: object
@@ -37,7 +37,7 @@ def differences(one: Result, other: Result) -> list[Difference]:
     """Everything that differs and is set rather than measured, the gravest first."""
     found: list[Difference] = []
 
-    def compare(kind: Kind, name: str, part: Callable[[Result], object]) -> None:
+    def compare(kind: DifferenceKind, name: str, part: Callable[[Result], object]) -> None:
         unequal = _unequal(name, part(one), part(other))
         found.extend(Difference(kind, field, a, b) for field, a, b in unequal)
 

@@ -20,9 +20,9 @@ from flbench.results.schema import Result
 if TYPE_CHECKING:
     import pyarrow
 
-File = Literal["runs", "rounds", "clients"]
-Kind = Literal["text", "whole", "number", "flag"]
-TYPES: Mapping[Kind, str] = {
+ExportFile = Literal["runs", "rounds", "clients"]
+ColumnKind = Literal["text", "whole", "number", "flag"]
+TYPES: Mapping[ColumnKind, str] = {
     "text": "string",
     "whole": "int64",
     "number": "float64",
@@ -32,99 +32,107 @@ TYPES: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class ExportColumn:
     """A column: its name, what it holds, and what that means."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     doc: str
 
 
 KEYS = (
-    Column("run", "text", "the run, `<config>-<seed>`; the key that joins the three files"),
-    Column("suite", "text", "name of the suite"),
-    Column("dataset", "text", "name of the data set"),
-    Column("method", "text", "name of the method, plugins joined by `+`"),
-    Column("seed", "whole", "seed of all random streams"),
+    ExportColumn("run", "text", "the run, `<config>-<seed>`; the key that joins the three files"),
+    ExportColumn("suite", "text", "name of the suite"),
+    ExportColumn("dataset", "text", "name of the data set"),
+    ExportColumn("method", "text", "name of the method, plugins joined by `+`"),
+    ExportColumn("seed", "whole", "seed of all random streams"),
 )
 """The columns with which every file begins."""
 
-COLUMNS: Mapping[File, tuple[Column, ...]] = {
+COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
     "runs": (
         *KEYS,
-        Column("status", "text", "`self-reported` or `reproduced`"),
-        Column("config", "text", "fingerprint of suite, method and parameters: a row of a table"),
-        Column("suite_fingerprint", "text", "fingerprint of the suite's settings: a table"),
-        Column("data_fingerprint", "text", "fingerprint of the data"),
-        Column("partition_fingerprint", "text", "fingerprint of every client's samples"),
-        Column("weights_fingerprint", "text", "fingerprint of the initial weights"),
-        Column("cohorts_fingerprint", "text", "fingerprint of the clients of every round"),
-        Column("params", "text", "parameters of the method, as JSON"),
-        Column("settings", "text", "settings of the suite, as JSON"),
-        Column("packages", "text", "distributions of the plugins, with versions, by commas"),
-        Column("baseline", "flag", "one plugin, which is what others must beat"),
-        Column("uses_true_groups", "flag", "a plugin is given the true groups"),
-        Column("pools_data", "flag", "a plugin has all data in one place"),
-        Column("paper_leak", "flag", "a plugin uses test data as its paper does"),
-        Column("audit", "text", "what its last audit gave, as the log of audits says it"),
-        Column("audit_date", "text", "the day of that, year-month-day"),
-        Column("tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"),
-        Column("suite_version", "whole", "version of the suite"),
-        Column("partition", "text", "name of the partition"),
-        Column("network", "text", "name of the network"),
-        Column("clients", "whole", "clients of the suite, those that join later among them"),
-        Column("participation", "number", "share of the clients that are in a round"),
-        Column("rounds", "whole", "number of rounds"),
-        Column("local_epochs", "whole", "epochs of local training in a round"),
-        Column("bytes_down", "whole", "bytes from the server to clients, over all of them"),
-        Column("bytes_up", "whole", "bytes from clients to the server"),
-        Column("bytes_peer", "whole", "bytes from clients to clients"),
-        Column("seconds", "number", "wall time of the run"),
-        Column("energy", "number", "watt-hours of the run, where they were estimated"),
-        Column("flbench", "text", "version of flbench that ran it; null in older files"),
-        Column("core", "text", "digest of the core that ran it; null in older files"),
-        Column("torch", "text", "version of torch"),
-        Column("device", "text", "device"),
-        *(Column(one.name, "number", one.doc) for one in METRICS),
+        ExportColumn("status", "text", "`self-reported` or `reproduced`"),
+        ExportColumn(
+            "config", "text", "fingerprint of suite, method and parameters: a row of a table"
+        ),
+        ExportColumn("suite_fingerprint", "text", "fingerprint of the suite's settings: a table"),
+        ExportColumn("data_fingerprint", "text", "fingerprint of the data"),
+        ExportColumn("partition_fingerprint", "text", "fingerprint of every client's samples"),
+        ExportColumn("weights_fingerprint", "text", "fingerprint of the initial weights"),
+        ExportColumn("cohorts_fingerprint", "text", "fingerprint of the clients of every round"),
+        ExportColumn("params", "text", "parameters of the method, as JSON"),
+        ExportColumn("settings", "text", "settings of the suite, as JSON"),
+        ExportColumn("packages", "text", "distributions of the plugins, with versions, by commas"),
+        ExportColumn("baseline", "flag", "one plugin, which is what others must beat"),
+        ExportColumn("uses_true_groups", "flag", "a plugin is given the true groups"),
+        ExportColumn("pools_data", "flag", "a plugin has all data in one place"),
+        ExportColumn("paper_leak", "flag", "a plugin uses test data as its paper does"),
+        ExportColumn("audit", "text", "what its last audit gave, as the log of audits says it"),
+        ExportColumn("audit_date", "text", "the day of that, year-month-day"),
+        ExportColumn(
+            "tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"
+        ),
+        ExportColumn("suite_version", "whole", "version of the suite"),
+        ExportColumn("partition", "text", "name of the partition"),
+        ExportColumn("network", "text", "name of the network"),
+        ExportColumn("clients", "whole", "clients of the suite, those that join later among them"),
+        ExportColumn("participation", "number", "share of the clients that are in a round"),
+        ExportColumn("rounds", "whole", "number of rounds"),
+        ExportColumn("local_epochs", "whole", "epochs of local training in a round"),
+        ExportColumn("bytes_down", "whole", "bytes from the server to clients, over all of them"),
+        ExportColumn("bytes_up", "whole", "bytes from clients to the server"),
+        ExportColumn("bytes_peer", "whole", "bytes from clients to clients"),
+        ExportColumn("seconds", "number", "wall time of the run"),
+        ExportColumn("energy", "number", "watt-hours of the run, where they were estimated"),
+        ExportColumn("flbench", "text", "version of flbench that ran it; null in older files"),
+        ExportColumn("core", "text", "digest of the core that ran it; null in older files"),
+        ExportColumn("torch", "text", "version of torch"),
+        ExportColumn("device", "text", "device"),
+        *(ExportColumn(one.name, "number", one.doc) for one in METRICS),
     ),
     "rounds": (
         *KEYS,
-        Column("round", "whole", "number of the round, from 1"),
-        Column("accuracy", "number", "mean over clients of test accuracy"),
-        Column("accuracy_validation", "number", "mean over clients of validation accuracy"),
-        Column("loss", "number", "mean test loss, in nats"),
-        Column("train_loss", "number", "mean loss of local training, in nats"),
-        Column("ari", "number", "adjusted Rand index of the groups against the true groups"),
-        Column("groups", "number", "number of groups"),
-        Column("bytes_down", "number", "bytes from the server to clients until then"),
-        Column("bytes_up", "number", "bytes from clients to the server until then"),
-        Column("bytes_peer", "number", "bytes from clients to clients until then"),
-        Column("slowest_down", "number", "bytes of the round to the client that received most"),
-        Column(TIME, "number", "simulated seconds until then, of suites with a clock"),
-        Column(EPOCHS, "number", "local epochs until then, mean over clients; null in older files"),
-        Column("group_labels", "text", "group of each client, as JSON, where they changed"),
+        ExportColumn("round", "whole", "number of the round, from 1"),
+        ExportColumn("accuracy", "number", "mean over clients of test accuracy"),
+        ExportColumn("accuracy_validation", "number", "mean over clients of validation accuracy"),
+        ExportColumn("loss", "number", "mean test loss, in nats"),
+        ExportColumn("train_loss", "number", "mean loss of local training, in nats"),
+        ExportColumn("ari", "number", "adjusted Rand index of the groups against the true groups"),
+        ExportColumn("groups", "number", "number of groups"),
+        ExportColumn("bytes_down", "number", "bytes from the server to clients until then"),
+        ExportColumn("bytes_up", "number", "bytes from clients to the server until then"),
+        ExportColumn("bytes_peer", "number", "bytes from clients to clients until then"),
+        ExportColumn(
+            "slowest_down", "number", "bytes of the round to the client that received most"
+        ),
+        ExportColumn(TIME, "number", "simulated seconds until then, of suites with a clock"),
+        ExportColumn(
+            EPOCHS, "number", "local epochs until then, mean over clients; null in older files"
+        ),
+        ExportColumn("group_labels", "text", "group of each client, as JSON, where they changed"),
     ),
     "clients": (
         *KEYS,
-        Column("client", "whole", "number of the client, from 0; newcomers are counted anew"),
-        Column("newcomer", "flag", "it joined after the last round"),
-        Column("train", "whole", "training samples; of text blocks"),
-        Column("validation", "whole", "validation samples; of text tokens"),
-        Column("test", "whole", "test samples, of text tokens; 0 = the client is not judged"),
-        Column("correct", "whole", "test samples, of text tokens, that its model got right"),
-        Column("accuracy", "number", "`correct` over `test`"),
-        Column("correct_tuned", "whole", "of newcomers: the same after some local epochs"),
-        Column("loss", "number", "sum of the losses on its test samples, in nats"),
-        Column("true_group", "whole", "its true group, if the suite has any"),
-        Column("found_group", "whole", "its group at the end; -1 = in none"),
-        Column("bytes", "whole", "bytes that it sent and received in the run"),
-        Column("labels", "text", "training samples by label, as JSON"),
-        Column("n_labels", "whole", "labels of which it has training samples"),
+        ExportColumn("client", "whole", "number of the client, from 0; newcomers are counted anew"),
+        ExportColumn("newcomer", "flag", "it joined after the last round"),
+        ExportColumn("train", "whole", "training samples; of text blocks"),
+        ExportColumn("validation", "whole", "validation samples; of text tokens"),
+        ExportColumn("test", "whole", "test samples, of text tokens; 0 = the client is not judged"),
+        ExportColumn("correct", "whole", "test samples, of text tokens, that its model got right"),
+        ExportColumn("accuracy", "number", "`correct` over `test`"),
+        ExportColumn("correct_tuned", "whole", "of newcomers: the same after some local epochs"),
+        ExportColumn("loss", "number", "sum of the losses on its test samples, in nats"),
+        ExportColumn("true_group", "whole", "its true group, if the suite has any"),
+        ExportColumn("found_group", "whole", "its group at the end; -1 = in none"),
+        ExportColumn("bytes", "whole", "bytes that it sent and received in the run"),
+        ExportColumn("labels", "text", "training samples by label, as JSON"),
+        ExportColumn("n_labels", "whole", "labels of which it has training samples"),
     ),
 }
 """The columns of each file that are always there, in order."""
 
-FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
+FURTHER: Mapping[ExportFile, tuple[tuple[str, str], ...]] = {
     "runs": (("metric_LABEL", "mean over clients of a metric that was asked for"),),
     "rounds": (
         ("metric_LABEL", "mean over clients of a metric that was asked for"),
@@ -134,7 +142,7 @@ FURTHER: Mapping[File, tuple[tuple[str, str], ...]] = {
 }
 """Columns, all of them numbers, that are there if a result has something in them."""
 
-Row = dict[str, Any]
+ExportRow = dict[str, Any]
 
 
 def exported(results: Iterable[Result], audits: Iterable[Audit] = ()) -> dict[str, bytes]:
@@ -150,7 +158,7 @@ def exported(results: Iterable[Result], audits: Iterable[Audit] = ()) -> dict[st
     arrow = _library()
     found = sorted(results, key=_place)
     known = latest(audits)
-    of: Mapping[File, Callable[[Result], Iterator[Row]]]
+    of: Mapping[ExportFile, Callable[[Result], Iterator[ExportRow]]]
     of = {"runs": lambda one: runs(one, known), "rounds": rounds, "clients": clients}
     return {
         f"{file}.parquet": _parquet(arrow, file, list(chain.from_iterable(map(rows, found))))
@@ -176,7 +184,7 @@ def _place(result: Result) -> tuple[str, str, str, str, str, int]:
     return name, result.dataset, marks.suite, result.method.name, marks.config, result.seed
 
 
-def _parquet(arrow: Any, file: File, rows: Sequence[Row]) -> bytes:  # noqa: ANN401 - a module
+def _parquet(arrow: Any, file: ExportFile, rows: Sequence[ExportRow]) -> bytes:  # noqa: ANN401 - a module
     """The text of a file: the declared columns, then further ones by name."""
     declared = COLUMNS[file]
     known = {column.name for column in declared}
@@ -184,7 +192,7 @@ def _parquet(arrow: Any, file: File, rows: Sequence[Row]) -> bytes:  # noqa: ANN
     docs = {name.split("_")[0]: doc for name, doc in FURTHER[file]}
     columns = [
         *declared,
-        *(Column(name, "number", docs[name.split("_")[0]]) for name in further),
+        *(ExportColumn(name, "number", docs[name.split("_")[0]]) for name in further),
     ]
     fields = [
         arrow.field(one.name, arrow.type_for_alias(TYPES[one.kind]), metadata={"doc": one.doc})
@@ -200,7 +208,7 @@ def _parquet(arrow: Any, file: File, rows: Sequence[Row]) -> bytes:  # noqa: ANN
     return data
 
 
-def _keys(result: Result) -> Row:
+def _keys(result: Result) -> ExportRow:
     return {
         "run": run_key(result),
         "suite": result.suite["name"],
@@ -218,7 +226,7 @@ def _numbers(values: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: None if value is None else float(value) for name, value in values.items()}
 
 
-def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Row]:
+def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[ExportRow]:
     """The row of a run; its epochs are those that an audit counted, if its file has none."""
     audit = audits.get((run_key(result), content_digest(result))) if audits else None
     again = audit if audit is not None and audit.agrees else None
@@ -265,7 +273,7 @@ def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Ro
     }
 
 
-def rounds(result: Result) -> Iterator[Row]:
+def rounds(result: Result) -> Iterator[ExportRow]:
     """A row per round."""
     declared = {column.name for column in COLUMNS["rounds"]} - {one.name for one in KEYS}
     asked = result.client_metrics or {}
@@ -283,7 +291,7 @@ def rounds(result: Result) -> Iterator[Row]:
         }
 
 
-def clients(result: Result) -> Iterator[Row]:
+def clients(result: Result) -> Iterator[ExportRow]:
     """A row per client, and one per newcomer."""
     found, keys = result.clients, _keys(result)
     changes = result.memberships()

@@ -265,10 +265,10 @@ def read_result(path: Path) -> Result:
     return _read(Result, path, "result")
 
 
-Kind = TypeVar("Kind", Result, Skip)
+Stored = TypeVar("Stored", Result, Skip)
 
 
-def _read(kind: type[Kind], path: Path, name: str) -> Kind:
+def _read(kind: type[Stored], path: Path, name: str) -> Stored:
     try:
         text = read_bounded(path, LARGEST).decode()
         table = json.loads(text, parse_constant=_no_constant)

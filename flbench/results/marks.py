@@ -1,7 +1,7 @@
 """How each field of a result is compared with that of its replay, and how far apart numbers may be.
 
 Each field of a result carries a `Mark`. Where the environment is equal, every field that is judged
-has equal bytes; elsewhere its numbers are within the limits of their `Kind`.
+has equal bytes; elsewhere its numbers are within the limits of their `NumberKind`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REPORTED = Mark("reported")
 
 
 @dataclass(frozen=True)
-class Kind:
+class NumberKind:
     """A kind of number.
 
     Attributes:
@@ -71,20 +71,24 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("exact", 0, 0),  # settings, counts of samples, true groups
-        Kind("recomputed", 1e-4, 1e-4),  # numbers that follow from those
-        Kind("share", 1, 3),  # accuracies and calibration, means over clients
-        Kind("loss", 1, 10),
-        Kind("losses", 10, 50),  # of each client
-        Kind("metric", 1, 3),  # what was asked for
-        Kind("clients", 1, 10),  # a number of each client, entries of scores
-        Kind("extreme", 5, 5),  # of the worst client or decile, and the deviation over clients
-        Kind("groups", 1, 10),  # groups, and numbers that follow from them
-        Kind("bytes", 1, 1),
-        Kind("notes", 1, 10),  # all of one name
-        Kind("other", 1, 1),  # epochs, seconds of the simulated clock
-        Kind("threshold", inf, inf),  # the round in which a curve is highest, or reaches a target
-        Kind("reported", inf, inf),  # warnings
+        NumberKind("exact", 0, 0),  # settings, counts of samples, true groups
+        NumberKind("recomputed", 1e-4, 1e-4),  # numbers that follow from those
+        NumberKind("share", 1, 3),  # accuracies and calibration, means over clients
+        NumberKind("loss", 1, 10),
+        NumberKind("losses", 10, 50),  # of each client
+        NumberKind("metric", 1, 3),  # what was asked for
+        NumberKind("clients", 1, 10),  # a number of each client, entries of scores
+        NumberKind(
+            "extreme", 5, 5
+        ),  # of the worst client or decile, and the deviation over clients
+        NumberKind("groups", 1, 10),  # groups, and numbers that follow from them
+        NumberKind("bytes", 1, 1),
+        NumberKind("notes", 1, 10),  # all of one name
+        NumberKind("other", 1, 1),  # epochs, seconds of the simulated clock
+        NumberKind(
+            "threshold", inf, inf
+        ),  # the round in which a curve is highest, or reaches a target
+        NumberKind("reported", inf, inf),  # warnings
     )
 }
 """The kinds by name; docs/submitting.md argues for their limits."""

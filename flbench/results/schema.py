@@ -31,7 +31,7 @@ from flbench.metrics import (
     METRICS,
     WAYS,
     ClientValues,
-    Outcome,
+    Measurements,
     Value,
     computed,
     is_taken,
@@ -144,7 +144,7 @@ Line = Annotated[str, AfterValidator(_line)]
 Name = Annotated[str, AfterValidator(_name)]
 Hash = Annotated[str, Field(pattern=r"^[\w.+-]{1,64}$")]
 """A fingerprint; it is part of files' names."""
-Plain = Annotated[Any, AfterValidator(_plain)]
+StoredValue = Annotated[Any, AfterValidator(_plain)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Group = Annotated[int, Field(ge=-1, le=2**31)]
@@ -156,7 +156,7 @@ Number = Annotated[float, AfterValidator(_number)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
-Note = dict[Name, Plain]
+Note = dict[Name, StoredValue]
 """What a method notes in a round."""
 
 
@@ -219,7 +219,7 @@ class Method(_Stored):
     """The method of a row."""
 
     name: Annotated[Name, EQUAL]
-    params: Annotated[dict[Name, Plain], EQUAL]
+    params: Annotated[dict[Name, StoredValue], EQUAL]
     plugins: Annotated[list[Plugin], FIELDS]
 
 
@@ -279,7 +279,7 @@ class ClientMetricValues(_Stored):
     """
 
     name: Annotated[Name, EQUAL]
-    params: Annotated[dict[Name, Plain], EQUAL] = {}
+    params: Annotated[dict[Name, StoredValue], EQUAL] = {}
     package: Annotated[Line, NOT]
     plugin: Annotated[Line, EQUAL] = ""
     higher_is_better: Annotated[bool | None, EQUAL]
@@ -408,7 +408,7 @@ class Result(_Stored):
 
     schema_version: Annotated[int, NOT] = Field(default=SCHEMA, ge=1)
     status: Annotated[Literal["self-reported", "reproduced"], NOT] = "self-reported"
-    suite: Annotated[dict[Name, Plain], EQUAL]
+    suite: Annotated[dict[Name, StoredValue], EQUAL]
     dataset: Annotated[Name, EQUAL]
     method: Annotated[Method, FIELDS]
     seed: Annotated[Count, EQUAL]
@@ -446,14 +446,14 @@ class Result(_Stored):
             found.append((change.round, labels))
         return found
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Measurements:
         """What the metrics are computed from, at the round the summary reports."""
         clients, changes = self.clients, self.memberships()
         last = max(map(len, self.curves.values()), default=0)
         shown = self.summary.get("round") or last
         labels = [labels for round_, labels in changes if round_ <= shown]
         labels = labels or [labels for _, labels in changes[:1]]
-        return Outcome(
+        return Measurements(
             correct=np.array(clients.correct),
             tested=np.array(clients.test),
             loss=np.array(clients.loss),
@@ -527,7 +527,7 @@ def file_text(lines: Mapping[str, str]) -> str:
 class Skip(_Stored):
     """Why a method was not run on a suite: it is not defined there. Lies where results would."""
 
-    suite: dict[Name, Plain]
+    suite: dict[Name, StoredValue]
     suite_hash: Hash
     dataset: Name
     method: Method

@@ -34,8 +34,8 @@ class RunServices:
     until then, `samples` are what the executor will hold.
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
-    `clock` measures wall time, without `elsewhere`: the seconds in which other runs were at work;
-    `simulated_clock` is that of the suite, or None.
+    `timed` measures wall time, without `elsewhere`: the seconds in which other runs were at work.
+    The `simulated_clock` is that of the suite, or None.
     """
 
     ledger: CommunicationLedger
@@ -53,7 +53,7 @@ class RunServices:
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> Iterator[None]:
         """Add the block's wall time to a part, without what other runs took of it."""
         began, elsewhere = time.perf_counter(), self.elsewhere
         try:
@@ -173,7 +173,7 @@ class RunContext(Context):
         self.services.ledger.send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
-        scalars = batchnorm.complete(self.services.buffers, self.layout, models)
+        scalars = batchnorm.most_received(self.services.buffers, self.layout, models)
         self.services.ledger.send_models(clients, models, int(scalars.sum()))
 
     def sent(self, direction: Direction) -> frozenset[str]:

@@ -23,7 +23,7 @@ WATT_HOURS = 1000
 
 
 @dataclass
-class Meter:
+class EnergyMeter:
     """What was measured; `energy` is None until the end, and where nothing could be measured."""
 
     energy: Energy | None = None
@@ -44,12 +44,14 @@ def refuse_without_meter(engine: EngineOptions) -> None:
 
 
 @contextmanager
-def metered(engine: EngineOptions, resumed: bool, say: Callable[[str], None]) -> Iterator[Meter]:
+def metered(
+    engine: EngineOptions, resumed: bool, say: Callable[[str], None]
+) -> Iterator[EnergyMeter]:
     """Measure the energy of the block, if that is asked for; the result is there after it.
 
     A part of a run says nothing about the whole, so nothing is measured of one that is resumed.
     """
-    meter = Meter()
+    meter = EnergyMeter()
     if not engine.energy:
         yield meter
         return

@@ -55,7 +55,7 @@ def evaluate(
         name: _tested(executor, other, state, held_out, clients, work)
         for name, other in personal.others.items()
     }
-    personal = trained(executor, personal, state, personal.adaptation, work)
+    personal = adapted_models(executor, personal, state, personal.adaptation, work)
     if fine_tune:
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
@@ -178,7 +178,7 @@ ADAPT_BATCH = 100
 """Clients whose models are adapted at once; all of them need not fit in memory."""
 
 
-def trained(
+def adapted_models(
     executor: Sequential, personal: Personal, state: State, stage: Stage | None, work: WorkOf
 ) -> Personal:
     """Train a copy of each personal model for a stage; None = leave them as they are."""
@@ -206,7 +206,7 @@ def _tested(
     work: WorkOf,
 ) -> float | None:
     """Mean test accuracy over clients; None where no sample counts."""
-    personal = trained(executor, personal, state, personal.adaptation, work)
+    personal = adapted_models(executor, personal, state, personal.adaptation, work)
     table, *_ = _evaluate_split(
         executor, personal, state, held_out, "test", clients, labels=personal.labels
     )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.state import Scores
-from flbench.metrics import ClientValues, Floats, Outcome
+from flbench.metrics import ClientValues, Floats, Measurements
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -59,9 +59,9 @@ class Evaluation:
         judged = np.asarray(self.tested) > 0
         return float(np.mean(np.divide(np.asarray(sums)[judged], np.asarray(counts)[judged])))
 
-    def outcome(self, groups: Sequence[int] | None) -> Outcome:
+    def outcome(self, groups: Sequence[int] | None) -> Measurements:
         """What the metrics of one round are computed from; true groups per client, or None."""
-        return Outcome(
+        return Measurements(
             correct=np.asarray(self.correct),
             tested=np.asarray(self.tested),
             loss=np.asarray(self.loss),
@@ -175,7 +175,7 @@ class History:
         newcomers: Mapping[str, Floats] | None = None,
         is_text: bool = False,
         periods: Sequence[int] = (),
-    ) -> Outcome:
+    ) -> Measurements:
         """What the metrics are computed from, at the last round or the one validation chose."""
         found = self.shown(headline).outcome(groups)
         return replace(

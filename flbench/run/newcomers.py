@@ -19,7 +19,7 @@ from flbench.errors import UserError
 from flbench.federation.federation import Newcomers, label_counts
 from flbench.federation.row_lists import RowLists
 from flbench.results.schema import Unseen
-from flbench.run.evaluation import evaluate, trained
+from flbench.run.evaluation import adapted_models, evaluate
 from flbench.run.history import Evaluation
 from flbench.run.networks import draw_networks
 from flbench.run.rounds import Run, round_context
@@ -78,10 +78,10 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
             return evaluate(run.executor, personal, state, held_out, ids, work)
 
     first = judged(personal)
-    personal = trained(run.executor, personal, state, personal.adaptation, work)
+    personal = adapted_models(run.executor, personal, state, personal.adaptation, work)
     if suite.unseen_epochs:
         tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
-        personal = trained(run.executor, personal, state, tuning, work)
+        personal = adapted_models(run.executor, personal, state, tuning, work)
     return Unseen(
         epochs=suite.unseen_epochs,
         train=train.tolist(),

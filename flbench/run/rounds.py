@@ -1,7 +1,7 @@
 """The orchestrator: the round loop of federated learning, with a hook at every decision.
 
 It draws the cohort of each round, lets it train, averages, and has every client evaluated. The loop
-is a generator: it yields each stage that is to be trained, and gets its upload (`training.py`).
+is a generator: it yields each stage that is to be trained, and gets its upload (`scheduling.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
 from flbench.run.history import Evaluation, History
-from flbench.run.training import Running, Training, alone
+from flbench.run.scheduling import RunGenerator, Training, alone
 from flbench.suite import Suite
 
 FEW = 10_000
@@ -94,7 +94,7 @@ def run_rounds(run: Run, state: State, last: int | None = None) -> State:
 
 def running_rounds(
     run: Run, state: State, last: int | None = None, keeper: CheckpointWriter | None = None
-) -> Running[State]:
+) -> RunGenerator[State]:
     """The rounds that are left; the history and the ledger are in `run`.
 
     Args:
@@ -107,20 +107,20 @@ def running_rounds(
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             enter_period(run, state.round + 1)
-            with run.services.clock("total"):
+            with run.services.timed("total"):
                 state, losses = yield from running_round(run, state)
                 record = evaluate_round(run, state, losses)
             run.history.seconds = dict(run.services.seconds)
-            with run.services.clock("total"), run.services.clock("checkpoint"):
+            with run.services.timed("total"), run.services.timed("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
             record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
 
 
-def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
+def running_round(run: Run, state: State) -> RunGenerator[tuple[State, list[float]]]:
     """One round; ends with the new state and the training losses of its uploads."""
-    hooks, clock, policy = run.hooks, run.services.clock, run.suite.buffers
+    hooks, timed, policy = run.hooks, run.services.timed, run.suite.buffers
     ctx = round_context(run, state.round + 1)
     losses: list[float] = []
     logged: dict[str, tuple[float, int]] = {}
@@ -132,24 +132,26 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
         state = regroup(run, state, stage, "before", None, ctx)
-        with clock("dispatch"):
+        with timed("dispatch"):
             start = hooks.dispatch(state, stage, ctx)
             start = batchnorm.before_training(
                 policy, start, state, stage.clients, ctx.layout, ctx.initial
             )
-            complete = batchnorm.complete(policy, ctx.layout, start.params[:, 0], start.server_mask)
-            run.ledger.start(start, stage, complete)
+            most = batchnorm.most_received(
+                policy, ctx.layout, start.params[:, 0], start.server_mask
+            )
+            run.ledger.start(start, stage, most)
             work = hooks.local_work(state, stage, ctx)
-        with clock("train"), hooks.reading("local training", ctx, state=state, start=start):
+        with timed("train"), hooks.reading("local training", ctx, state=state, start=start):
             crossings = split_training.follow(run.executor, start, stage, work, ctx.round)
-            upload = yield from trained(run, start, stage, work, ctx.round)
+            upload = yield from training_stage(run, start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload, logged)
             refuse_divergence(upload, stage, ctx)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
             upload, start = timer.answers(stage, upload, start)
             upload, state = kept_by_clients(upload, state)
-        with clock("encode"):
+        with timed("encode"):
             coders = hooks.encode(state, stage, upload, ctx)
             with hooks.reading("encode", ctx, state=state, start=start, upload=upload):
                 upload, state = encoded(upload, start, coders, state, ctx.layout.parameters)
@@ -172,7 +174,7 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
         run.services.own_buffers = state.memory.get(batchnorm.OWN)
         state = regroup(run, state, stage, "after", upload, ctx)
         if stage.aggregates:
-            with clock("aggregate"):
+            with timed("aggregate"):
                 upload = hooks.weighted(state, stage, upload, ctx)
                 models = hooks.aggregate(state, stage, upload, ctx)
                 state = replace(state, models=models.rows).remember(models.memory)
@@ -181,9 +183,9 @@ def running_round(run: Run, state: State) -> Running[tuple[State, list[float]]]:
     return replace(state, round=ctx.round), losses
 
 
-def trained(
+def training_stage(
     run: Run, start: Dispatched, stage: Stage, work: LocalWork, round_: int
-) -> Running[Upload]:
+) -> RunGenerator[Upload]:
     """A stage, as whoever runs the loop trains it: the run alone, or with others."""
     training = Training(run.executor, start, stage, work, round_)
     upload = yield training
@@ -215,11 +217,11 @@ def regroup(
     run: Run, state: State, stage: Stage, phase: Phase, upload: Upload | None, ctx: Context
 ) -> State:
     """Score, then cluster."""
-    with run.services.clock("score"):
+    with run.services.timed("score"):
         scores = run.hooks.score(state, stage, phase, upload, ctx)
         state = state.remember(scores.memory if scores else {})
         run.history.add_scores(ctx.round, scores)
-    with run.services.clock("cluster"):
+    with run.services.timed("cluster"):
         return state.regroup(run.hooks.cluster(state, stage, phase, scores, ctx))
 
 
@@ -261,7 +263,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     suite, ctx = run.suite, round_context(run, state.round)
     found: Evaluation | None = None
     if state.round % suite.eval_every == 0 or state.round == suite.rounds:
-        with run.services.clock("evaluate"):
+        with run.services.timed("evaluate"):
             everybody = ctx.everybody
             personal = run.hooks.personalise(state, everybody, ctx)
             personal = batchnorm.before_evaluation(

@@ -26,9 +26,9 @@ from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
 from flbench.run.rounds import Run, running_rounds
 from flbench.run.run_folder import begun_again, held, tidy
+from flbench.run.scheduling import RunGenerator, alone
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.run.training import Running, alone
 
 
 def resolve_dataset(
@@ -74,10 +74,10 @@ def resolve_dataset(
 
 def is_complete(spec: RunSpec) -> bool:
     """Whether the result is there and will do; of several processes the first one looks for all."""
-    return join_process_group(spec.engine).broadcast_object(complete(spec))
+    return join_process_group(spec.engine).broadcast_object(has_result(spec))
 
 
-def complete(spec: RunSpec) -> bool:
+def has_result(spec: RunSpec) -> bool:
     """Whether a result is there and will do.
 
     It will not if it is to be computed again, or if a run that does so is to be resumed.
@@ -93,7 +93,7 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
 
 def executing(
     spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset
-) -> Running[Result]:
+) -> RunGenerator[Result]:
     """Do a run, or read its result if it is complete already.
 
     Raises:
@@ -117,7 +117,9 @@ def executing(
         return (yield from _computing(spec, load, first))
 
 
-def _computing(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Running[Result]:
+def _computing(
+    spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool
+) -> RunGenerator[Result]:
     """Do a run in its folder; `first` is the process that writes."""
     if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
@@ -137,7 +139,7 @@ def _computing(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool)
 
 def playing(
     spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
-) -> Running[Result]:
+) -> RunGenerator[Result]:
     """Run the rounds that are left, report to the sinks, write the result.
 
     Args:

@@ -37,7 +37,7 @@ ENVIRONMENT_OF_A_ROW = ("torch", "lightning", "numpy", "device", "compile")
 
 
 @dataclass(frozen=True)
-class File:
+class SubmittedFile:
     """A result file, and the path where it belongs (`place`)."""
 
     path: Path
@@ -60,13 +60,13 @@ class Folder:
     """
 
     root: Path
-    files: Mapping[Path, File]
+    files: Mapping[Path, SubmittedFile]
     new_table: bool
 
     @cached_property
-    def tables(self) -> dict[str, list[File]]:
+    def tables(self) -> dict[str, list[SubmittedFile]]:
         """Files by the fingerprint of their suite's settings."""
-        found: dict[str, list[File]] = {}
+        found: dict[str, list[SubmittedFile]] = {}
         for file in self.files.values():
             found.setdefault(file.result.fingerprint.suite, []).append(file)
         return found
@@ -112,7 +112,7 @@ def problems(path: Path, folder: Folder) -> list[str]:
     return [ascii(line)[1:-1] for line in found] if odd else found
 
 
-def read(path: Path, root: Path) -> File:
+def read(path: Path, root: Path) -> SubmittedFile:
     """Read a file and find where it belongs.
 
     Raises:
@@ -129,7 +129,7 @@ def read(path: Path, root: Path) -> File:
             raise UserError(f"{path}: '{field}': expected letters, digits and .,+- , got {name!a}")
     if not slug(result.dataset):
         raise UserError(f"{path}: 'dataset': expected letters or digits, got {result.dataset!r}")
-    return File(path, result, job_of(result, root).path)
+    return SubmittedFile(path, result, job_of(result, root).path)
 
 
 def _plugins(result: Result) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _released(version: str) -> bool:
     return not (parsed.is_devrelease or parsed.local)
 
 
-def _seeds(file: File, folder: Folder) -> Iterator[str]:
+def _seeds(file: SubmittedFile, folder: Folder) -> Iterator[str]:
     """A seed for tuning, a missing seed of the row, or seeds from different environments."""
     result = file.result
     searched = result.tuning.seeds if result.tuning else []
@@ -190,7 +190,7 @@ def outlook(paths: Iterable[Path], folder: Folder) -> Iterator[str]:
 
     A row lacks the seeds that other rows of its table have.
     """
-    rows: dict[Path, File] = {}
+    rows: dict[Path, SubmittedFile] = {}
     for path in paths:
         file = read(path, folder.root)
         rows.setdefault(file.place.parent, file)
@@ -282,7 +282,7 @@ def _not_of_one(key: str, expected: str | None, came: str | None, seed: int) -> 
     )
 
 
-def _place(file: File, folder: Folder) -> Iterator[str]:
+def _place(file: SubmittedFile, folder: Folder) -> Iterator[str]:
     """Conflicts with the path where the file belongs, and a wrong path or status of the file."""
     root, place = real_path(folder.root), file.place
     name = place.relative_to(folder.root)
@@ -306,7 +306,7 @@ def _place(file: File, folder: Folder) -> Iterator[str]:
     yield from imitations(file.result)
 
 
-def _existing_file(file: File, other: Path) -> Iterator[str]:
+def _existing_file(file: SubmittedFile, other: Path) -> Iterator[str]:
     """Conflicts with another file in the same place; equal bytes are no conflict."""
     if other.is_file() and other.read_bytes() == file.path.read_bytes():
         return
@@ -322,7 +322,7 @@ def _existing_file(file: File, other: Path) -> Iterator[str]:
     yield f"{other} is the same run {text}"
 
 
-def _table(file: File, folder: Folder) -> Iterator[str]:
+def _table(file: SubmittedFile, folder: Folder) -> Iterator[str]:
     """Conflicts with the other files of its table, or with the installed suite."""
     result = file.result
     mark, place = result.fingerprint.suite, file.place
@@ -348,7 +348,7 @@ def _table(file: File, folder: Folder) -> Iterator[str]:
         )
 
 
-def _conflicts(files: Sequence[File]) -> Iterator[str]:
+def _conflicts(files: Sequence[SubmittedFile]) -> Iterator[str]:
     """Why one table cannot hold some files, if it cannot."""
     try:
         refuse_mixed((one.path, one.result) for one in files)
@@ -366,7 +366,7 @@ def _installed(name: str, dataset: str) -> Suite | None:
 
 def gathered(root: Path, paths: Sequence[Path], new_table: bool = False) -> Folder:
     """The folder with its files and the submitted ones; unreadable files are left out."""
-    files: dict[Path, File] = {}
+    files: dict[Path, SubmittedFile] = {}
     for path in result_files([root, *paths]):
         try:
             file = read(path, root)

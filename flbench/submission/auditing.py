@@ -20,8 +20,8 @@ from flbench.results.audits import (
     AGREES,
     DIFFERS,
     SAME,
+    Agreement,
     Audit,
-    Outcome,
     content_digest,
     run_key,
 )
@@ -40,12 +40,12 @@ from flbench.submission.verification import (
 )
 
 if TYPE_CHECKING:
-    from flbench.run.training import Running
+    from flbench.run.scheduling import RunGenerator
     from flbench.terminal.console import Console
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FileVerdict:
     """What came of a result file.
 
     Attributes:
@@ -66,7 +66,7 @@ class Verdict:
     refusal: str
     seconds: float
 
-    def outcome(self, tolerance: float) -> Outcome:
+    def outcome(self, tolerance: float) -> Agreement:
         """Whether it agrees."""
         if self.refusal or not all(part.agrees(tolerance) for part in self.parts):
             return DIFFERS
@@ -90,7 +90,7 @@ def verifying(
     together: int = 1,
     refuse: bool = False,
     opened: Sequence[str] = (),
-) -> Running[Verdict]:
+) -> RunGenerator[FileVerdict]:
     """Run a result file again and compare.
 
     What shows that the code is another than that of the file is a verdict, not an error: another
@@ -118,10 +118,10 @@ def verifying(
         refusal, ended = text_of(error), isinstance(error, Diverged)
     played = wanted if came or ended else 0
     seconds = (time.monotonic() - began) / together + earlier
-    return Verdict(path, result, played, came, parts, refusal, seconds)
+    return FileVerdict(path, result, played, came, parts, refusal, seconds)
 
 
-def audit_of(verdict: Verdict, task: Task) -> Audit:
+def audit_of(verdict: FileVerdict, task: Task) -> Audit:
     """The line of a log that says what came of a file."""
     claimed, came = verdict.claimed, verdict.came
     here = came.environment if came else {}
@@ -190,7 +190,7 @@ class Checked:
     """
 
     path: Path
-    outcome: Outcome | None
+    outcome: Agreement | None
     how: str
     seconds: float | None
     digest: str = ""
@@ -218,16 +218,16 @@ class Task:
     opened: Sequence[str] = ()
 
 
-Answer = Audit | Checked
+AuditAnswer = Audit | Checked
 """The line for the log, or why a file could not be run."""
 
 
-def play(tasks: Sequence[Task], console: Console) -> Iterator[tuple[int, Answer]]:
+def play(tasks: Sequence[Task], console: Console) -> Iterator[tuple[int, AuditAnswer]]:
     """Run files again; the number of each with its answer, as they come.
 
-    Several are seeds of one method on one suite, whose clients share lanes (`run/training.py`).
+    Several are seeds of one method on one suite, whose clients share lanes (`run/scheduling.py`).
     """
-    from flbench.run.training import alone, together
+    from flbench.run.scheduling import alone, together
     from flbench.terminal.console import SeedsProgress
 
     try:
@@ -249,7 +249,7 @@ def play(tasks: Sequence[Task], console: Console) -> Iterator[tuple[int, Answer]
 
 def _playing(
     task: Task, say: Callable[[str], None], sink: object, together: int = 1
-) -> Running[Answer]:
+) -> RunGenerator[AuditAnswer]:
     try:
         result = read_result(task.path)
         verdict = yield from verifying(

@@ -35,7 +35,7 @@ OTHERS = "other numbers by round"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Deviation:
     """A number, text or array that differs, or that the file lacks.
 
     Attributes:
@@ -77,11 +77,11 @@ class Part:
     """
 
     name: str
-    entries: Sequence[Entry]
+    entries: Sequence[Deviation]
     alike: bool
 
     @property
-    def different(self) -> list[Entry]:
+    def different(self) -> list[Deviation]:
         """The entries that are in both, or that the file must have."""
         return [entry for entry in self.entries if not entry.lacking]
 
@@ -139,13 +139,13 @@ class _Pair:
         """Whether a field is compared after so many rounds."""
         return mark.how != "not" and (self.whole or not mark.whole)
 
-    def missing(self, where: str, file_has: bool) -> Entry:
+    def missing(self, where: str, file_has: bool) -> Deviation:
         """What is in one of them only; fields of a field that is younger are younger, too."""
         younger = YOUNGER.get(self.claimed.schema_version, frozenset())
         lacking = not file_has and any(
             where == one or where.startswith(f"{one}.") for one in younger
         )
-        return Entry(where, "exact", math.inf, math.inf, lacking)
+        return Deviation(where, "exact", math.inf, math.inf, lacking)
 
 
 def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
@@ -156,7 +156,7 @@ def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     pair = _Pair(claimed, again, rounds)
     alike = not computed_otherwise(claimed, again)
     fields = [field for field in Result.model_fields if pair.judges(mark_of(Result, field))]
-    found: dict[str, list[Entry]] = {part: [] for field in fields for part in _parts(field)}
+    found: dict[str, list[Deviation]] = {part: [] for field in fields for part in _parts(field)}
     for field in fields:
         for entry in _field(pair, "", claimed, again, field):
             found[_part(entry.where)].append(entry)
@@ -186,7 +186,7 @@ def mark_of(model: type[BaseModel], field: str) -> Mark:
 
 def _field(
     pair: _Pair, above: str, one: BaseModel, other: BaseModel, field: str
-) -> Iterator[Entry]:
+) -> Iterator[Deviation]:
     """Compare one field of a result, or of a part of one."""
     mark, where = mark_of(type(one), field), f"{above}{field}"
     mine, theirs = getattr(one, field), getattr(other, field)
@@ -202,7 +202,7 @@ def _field(
         yield from COMPARERS[mark.how](pair, where, mine, theirs)
 
 
-def _fields(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _fields(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare the fields of models, and of lists and tables of them."""
     if isinstance(mine, BaseModel) and isinstance(theirs, BaseModel):
         for field in type(mine).model_fields:
@@ -223,14 +223,14 @@ def _named(models: object) -> Mapping[object, BaseModel]:
     return dict(enumerate(models))
 
 
-def _equal(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
-    yield Entry(where, "exact", math.inf, math.inf)
+def _equal(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
+    yield Deviation(where, "exact", math.inf, math.inf)
 
 
-def _apart(where: str, kind: str, distances: Iterable[float]) -> Entry:
+def _apart(where: str, kind: str, distances: Iterable[float]) -> Deviation:
     """An entry of distances; none means that the two are not as long as each other."""
     found = [*distances] or [math.inf]
-    return Entry(where, kind, sum(found) / len(found), max(found))
+    return Deviation(where, kind, sum(found) / len(found), max(found))
 
 
 def _distances(one: Sequence[float | None], other: Sequence[float | None]) -> list[float]:
@@ -241,7 +241,7 @@ def _distances(one: Sequence[float | None], other: Sequence[float | None]) -> li
     return [relative_distance(a, b) for a, b in pairs]
 
 
-def _curves(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _curves(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare the rounds that were played, of every curve of either."""
     one, other = (
         {name: curve[: pair.rounds] for name, curve in result.curves.items()}
@@ -257,7 +257,7 @@ def _curves(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[E
             yield pair.missing(f"{where}.{name}", file_has=name in one)
 
 
-def _summary(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _summary(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare every number of either summary."""
     one, other = pair.claimed.summary, pair.again.summary
     kinds = {metric.name: metric.kind for metric in table_of(pair.again.outcome())}
@@ -269,17 +269,17 @@ def _summary(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[
             yield _apart(f"{where}.{name}", kinds.get(name, "exact"), distances)
 
 
-def _per_sample(where: str, one: BaseModel, other: BaseModel, field: str, kind: str) -> Entry:
+def _per_sample(where: str, one: BaseModel, other: BaseModel, field: str, kind: str) -> Deviation:
     """Compare sums over the test samples of clients, for each sample."""
     test = np.array(vars(one)["test"])
     if test.tolist() != vars(other)["test"]:
-        return Entry(where, kind, math.inf, math.inf)
+        return Deviation(where, kind, math.inf, math.inf)
     judged = test > 0
     mine, theirs = (np.array(getattr(of, field))[judged] / test[judged] for of in (one, other))
     return _apart(where, kind, _distances(mine.tolist(), theirs.tolist()))
 
 
-def _bytes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _bytes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare bytes of clients, or by direction and item; what one lacks was not sent there."""
     if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
         for key in {**mine, **theirs}:
@@ -294,14 +294,14 @@ def _bytes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[En
         yield from _values(pair, where, mine, theirs)
 
 
-def _values(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _values(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare one number of each client."""
     assert isinstance(mine, Sequence)
     assert isinstance(theirs, Sequence)
     yield _apart(where, "clients", _distances(mine, theirs))
 
 
-def _groups(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _groups(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare groups: the share of clients in another group, under the best matching of names.
 
     In every round, and once more in the last one, of which tables report the groups.
@@ -333,7 +333,7 @@ def _regrouped(one: Sequence[int], other: Sequence[int]) -> float:
     return max(churn(mine, theirs), float(np.mean((mine < 0) != (theirs < 0))))
 
 
-def _scores(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _scores(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare matrices of scores, in units of the span of their values."""
     assert isinstance(mine, ScoreMatrix)
     assert isinstance(theirs, ScoreMatrix)
@@ -341,13 +341,13 @@ def _scores(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[E
     a, b = mine.values(), theirs.values()
     known = ~np.isnan(a)
     if about[0] != about[1] or not np.array_equal(known, ~np.isnan(b)):
-        yield Entry(where, "exact", math.inf, math.inf)
+        yield Deviation(where, "exact", math.inf, math.inf)
         return
     span = max(mine.high - mine.low, theirs.high - theirs.low) or 1.0
     yield _apart(where, "clients", (np.abs(a - b)[known] / span).tolist() or [0.0])
 
 
-def _notes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
+def _notes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
     """Compare what the method noted in the rounds that were played, name by name."""
     one, other = (
         [note for note in result.notes if note["round"] <= pair.rounds]
@@ -358,7 +358,7 @@ def _notes(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[En
         if a != b:
             yield _apart(f"{where}.{name}", "notes", _leaves(a, b))
     if [note["name"] for note in one] != [note["name"] for note in other]:
-        yield Entry(where, "exact", math.inf, math.inf)  # in another order
+        yield Deviation(where, "exact", math.inf, math.inf)  # in another order
 
 
 def _leaves(one: object, other: object) -> Iterator[float]:
@@ -376,11 +376,11 @@ def _leaves(one: object, other: object) -> Iterator[float]:
         yield relative_distance(one, other) if all(numbers) else math.inf  # type: ignore[arg-type]
 
 
-def _reported(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Entry]:
-    yield Entry(where, "reported", math.inf, math.inf)
+def _reported(pair: _Pair, where: str, mine: object, theirs: object) -> Iterator[Deviation]:
+    yield Deviation(where, "reported", math.inf, math.inf)
 
 
-COMPARERS: Mapping[How, Callable[[_Pair, str, object, object], Iterator[Entry]]] = {
+COMPARERS: Mapping[How, Callable[[_Pair, str, object, object], Iterator[Deviation]]] = {
     "equal": _equal,
     "curves": _curves,
     "summary": _summary,

@@ -25,7 +25,7 @@ from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.submission.auditing import Answer, Checked, Task, known, play
+from flbench.submission.auditing import AuditAnswer, Checked, Task, known, play
 from flbench.submission.verification import engine_of, limits_of
 from flbench.sweeps.launchers import LANES, SEEDS
 from flbench.sweeps.workers import (
@@ -126,7 +126,7 @@ def in_groups(asked: Iterable[Task | Checked]) -> Iterator[list[Task] | Checked]
 
 def play_here(
     groups: Iterator[list[Task] | Checked], console: Console
-) -> Iterator[tuple[Path, Answer]]:
+) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again in this process, if they can be; the path of each with its answer."""
     for group in groups:
         if isinstance(group, Checked):
@@ -149,7 +149,7 @@ def at_once(files: int) -> int:
 
 def play_apart(
     groups: Iterator[list[Task] | Checked], most: int, console: Console, *, measured: bool
-) -> Iterator[tuple[Path, Answer]]:
+) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again, several processes at once; the path of each with its answer, as they come.
 
     Args:

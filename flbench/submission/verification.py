@@ -17,8 +17,8 @@ from flbench.results.difference import SHARED_MARKS
 if TYPE_CHECKING:
     from flbench.engine.options import EngineOptions
     from flbench.results.schema import Plugin, Result
+    from flbench.run.scheduling import RunGenerator
     from flbench.run.spec import RunSpec
-    from flbench.run.training import Running
 
 TOLERANCE = 0.01
 """How far two runs of one thing may part on two machines: see docs/submitting.md."""
@@ -205,7 +205,7 @@ def replaying(
     *,
     executor: str | None = None,
     together: int = 1,
-) -> Running[Replay]:
+) -> RunGenerator[Replay]:
     """The first rounds of a result's run, again; see `again`. One that was stopped goes on.
 
     Args:

@@ -34,11 +34,10 @@ from flbench.sweeps.request import Cell, RunRequest, resolve
 
 if TYPE_CHECKING:
     from flbench.core.dataset import Dataset
-    from flbench.core.state import Upload
     from flbench.results.schema import Result
     from flbench.run.composition import LoadedMethod
+    from flbench.run.scheduling import RunGenerator
     from flbench.run.spec import RunSpec
-    from flbench.run.training import Training
     from flbench.terminal.console import Console
 
 SOON = 0.01
@@ -78,7 +77,7 @@ class Outcome:
     error: Exception | None = None
 
 
-Running = Generator[tuple[Cell, Outcome], None, None]
+OutcomeGenerator = Generator[tuple[Cell, Outcome], None, None]
 
 
 class CellInterrupted(KeyboardInterrupt):
@@ -89,7 +88,7 @@ class CellInterrupted(KeyboardInterrupt):
         self.checkpoint = checkpoint
 
 
-def run_cells(cells: Sequence[Cell]) -> Running:
+def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, one after the other (`attempt`); a data set is loaded once.
 
     Seeds of one method whose clients are trained in lanes run together (`together`). The last cell
@@ -133,7 +132,9 @@ def _may_join(spec: RunSpec) -> bool:
     return engine.executor in LANES and not alone and listeners == ["console"]
 
 
-def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]) -> Running:
+def run_together(
+    cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Dataset]]
+) -> OutcomeGenerator:
     """Run the seeds of a method together; the console shows them as one. One seed runs alone.
 
     Raises:
@@ -142,7 +143,7 @@ def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Da
     if len(cells) == 1:
         yield cells[0], attempt(cells[0].spec, loads[0])
         return
-    from flbench.run.training import together
+    from flbench.run.scheduling import together
     from flbench.terminal.console import Console, SeedsProgress
 
     ((_, console),) = cells[0].spec.sinks
@@ -163,7 +164,7 @@ def run_together(cells: Sequence[Cell], loads: Sequence[Callable[[str, Path], Da
         raise CellInterrupted(stopped.spec.checkpoint) from None
 
 
-def run_locally(cells: Sequence[Cell]) -> Running:
+def run_locally(cells: Sequence[Cell]) -> OutcomeGenerator:
     """Run cells in this process, and stop them when a batch system asks for it."""
     with stoppable():
         yield from run_cells(cells)
@@ -171,21 +172,19 @@ def run_locally(cells: Sequence[Cell]) -> Running:
 
 def attempt(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> Outcome:
     """Run a cell by itself; see `attempting`."""
-    from flbench.run.training import alone
+    from flbench.run.scheduling import alone
 
     return alone(attempting(spec, load))
 
 
-def attempting(
-    spec: RunSpec, load: Callable[[str, Path], Dataset]
-) -> Generator[Training, Upload, Outcome]:
+def attempting(spec: RunSpec, load: Callable[[str, Path], Dataset]) -> RunGenerator[Outcome]:
     """Run a cell, whatever comes of it; only a person's stop is raised (`CellInterrupted`)."""
-    from flbench.run.runner import complete, executing, resolve_dataset
+    from flbench.run.runner import executing, has_result, resolve_dataset
 
     began = time.monotonic()
     try:
         spec, data = resolve_dataset(spec, load)
-        what = COMPLETE if complete(spec) else DONE
+        what = COMPLETE if has_result(spec) else DONE
         result = yield from executing(spec, data)
     except KeyboardInterrupt:
         raise CellInterrupted(spec.checkpoint) from None
@@ -237,12 +236,12 @@ def _raise_again(lost: sys.UnraisableHookArgs) -> None:
     signal.setitimer(signal.ITIMER_REAL, SOON)
 
 
-def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> Running:
+def run_on_ray(cells: Sequence[Cell], workers: int | None, address: str | None) -> OutcomeGenerator:
     """Run cells, at least one, on a Ray cluster (see `connected`); a worker's death is retried."""
     return _spread(connected(workers, address, cells[0]), cells, workers)
 
 
-def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> Running:  # noqa: ANN401
+def _spread(ray: Any, cells: Sequence[Cell], workers: int | None) -> OutcomeGenerator:  # noqa: ANN401
     waiting, running = deque(cells), dict[Any, Cell]()
     try:
         run = ray.remote(max_retries=RETRIES, **needs(cells[0]))(run_remotely)

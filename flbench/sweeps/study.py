@@ -38,8 +38,8 @@ from flbench.sweeps.sweep import Launch, run_missing
 if TYPE_CHECKING:
     from flbench.terminal.console import Console, SweepProgress
 
-Row = dict[str, Any]
-Table = list[Row]
+StudyRow = dict[str, Any]
+StudyTable = list[StudyRow]
 
 
 class Study(BaseModel):
@@ -83,7 +83,7 @@ def read_grid(path: Path) -> Study:
 
 def run_study(
     name: str, request: RunRequest, progress: SweepProgress, launch: Launch = run_locally
-) -> Table:
+) -> StudyTable:
     """Run a study by name, or by the path of a grid's TOML; write and return its table.
 
     The table is written to `studies/<name>.json` in the folder of the results. With another data
@@ -104,7 +104,7 @@ def run_study(
         raise UserError(f"study '{name}' is a measurement, no grid: drop --metric and --force")
     refuse_unwritable(target)
 
-    def keep(rows: Table) -> None:
+    def keep(rows: StudyTable) -> None:
         about = {**asked, "study": stem, "seeds": len(request.seeds)}
         text = json.dumps({**about, "rows": rows}, indent=1)
         write_atomically(target, f"{text}\n".encode())
@@ -130,7 +130,7 @@ class GridRow:
 
     suite: str
     method: str
-    point: Row
+    point: StudyRow
     cells: Sequence[Cell]
 
 
@@ -138,9 +138,9 @@ def run_grid(
     study: Study,
     request: RunRequest,
     progress: SweepProgress,
-    keep: Callable[[Table], None],
+    keep: Callable[[StudyTable], None],
     launch: Launch = run_locally,
-) -> Table:
+) -> StudyTable:
     """Run every cell of a grid that is not complete; a row per suite, method and point.
 
     A row ends before the first seed that diverges, is not defined, or lacks its data. `keep` is
@@ -152,7 +152,7 @@ def run_grid(
     rows = grid_rows(study, replace(request, resume=True), progress)
     cells = [cell for row in rows for cell in row.cells]
     known: dict[Cell, Outcome] = {}
-    table: Table = []
+    table: StudyTable = []
 
     def hear(cell: Cell, outcome: Outcome) -> None:
         known[cell] = outcome
@@ -224,9 +224,9 @@ def overlaid(settings: Mapping[str, Any], asked: Mapping[str, object]) -> dict[s
     return {**read, **asked}
 
 
-def measured(results: Sequence[Result], columns: Iterable[str]) -> Row:
+def measured(results: Sequence[Result], columns: Iterable[str]) -> StudyRow:
     """Mean over seeds of each column, and its sample standard deviation where there are several."""
-    row: Row = {"seeds": len(results)}
+    row: StudyRow = {"seeds": len(results)}
     for name in columns:
         tables = [{**ends(result), **result.summary} for result in results]
         known = [table[name] for table in tables if name in table]
@@ -245,7 +245,7 @@ def ends(result: Result) -> dict[str, float | None]:
     return {name: curve[-1] for name, curve in result.curves.items() if curve}
 
 
-def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> Row:
+def correlations(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> StudyRow:
     """Linear and rank correlation, `pearson` and `spearman`; None where one side never changes."""
     from scipy.stats import pearsonr, spearmanr
 

@@ -22,7 +22,7 @@ from flbench.sweeps.launchers import (
     FAILED,
     SKIPPED,
     Outcome,
-    Running,
+    OutcomeGenerator,
     run_locally,
     stoppable,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
 Outcomes = Mapping[Cell, Outcome]
-Launch = Callable[[Sequence[Cell]], Running]
+Launch = Callable[[Sequence[Cell]], OutcomeGenerator]
 Hear = Callable[[Cell, Outcome], object]
 """Called with each cell and its outcome, as it comes."""
 LOOK = 2.0
@@ -46,11 +46,11 @@ def recalled(spec: RunSpec) -> Outcome | None:
     That a method is not defined counts, unless there is a result of another seed beside it.
     """
     from flbench.results.files import read_result, skip_path
-    from flbench.run.runner import complete
+    from flbench.run.runner import has_result
 
     if spec.force:
         return None
-    if complete(spec):
+    if has_result(spec):
         try:
             return Outcome(COMPLETE, path=spec.path, result=read_result(spec.path))
         except UserError as error:
@@ -92,7 +92,9 @@ def run_missing(
     return {cell: outcomes[one] for cell, one in same.items()}
 
 
-def run_or_wait(cells: Sequence[Cell], launch: Launch, tell: Callable[[str], None]) -> Running:
+def run_or_wait(
+    cells: Sequence[Cell], launch: Launch, tell: Callable[[str], None]
+) -> OutcomeGenerator:
     """Run cells; those that other processes compute come last, when these have ended."""
     from flbench.run.run_folder import in_progress
 
@@ -128,7 +130,7 @@ def _lacking(known: Outcomes) -> Iterator[str]:
 
 
 def _shown(
-    running: Running, known: Outcomes, total: int, progress: SweepProgress, hear: Hear
+    running: OutcomeGenerator, known: Outcomes, total: int, progress: SweepProgress, hear: Hear
 ) -> dict[Cell, Outcome]:
     """What becomes of the cells that run, shown as it comes."""
     found: dict[Cell, Outcome] = {}

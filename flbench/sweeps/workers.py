@@ -36,7 +36,7 @@ from flbench.sweeps.launchers import (
     FAILED,
     RETRIES,
     Outcome,
-    Running,
+    OutcomeGenerator,
     raise_lost_interruptions,
     run_locally,
     run_requests,
@@ -66,7 +66,7 @@ def prepare_workers(workers: int | None) -> None:
 
 def run_in_workers(
     cells: Sequence[Cell], progress: SweepProgress, workers: int | None = None
-) -> Running:
+) -> OutcomeGenerator:
     """Run cells in worker processes, or in this one if there would be only one worker.
 
     Args:
@@ -173,7 +173,7 @@ class Crew:
         self.measured = measured
         self.deaths: Counter[Cell] = Counter()
 
-    def run(self) -> Running:
+    def run(self) -> OutcomeGenerator:
         """Run the cells; those whose worker dies go on, each by itself, RETRIES times."""
         with stoppable():
             try:
@@ -300,10 +300,10 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def reporting(pipe: Connection) -> Reporter:
+def reporting(pipe: Connection) -> WorkerConsole:
     """Report all that this process prints, from now on; it ends when its parent has ended."""
     Thread(target=_end_with_parent, daemon=True).start()
-    reporter = Reporter(pipe)
+    reporter = WorkerConsole(pipe)
     sys.stdout = sys.stderr = reporter.lines
     return reporter
 
@@ -316,7 +316,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class Reporter(Console):
+class WorkerConsole(Console):
     """The console of a worker: what it should show goes to the sweep."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -367,7 +367,7 @@ class Reporter(Console):
 class Lines(io.TextIOBase):
     """Standard output and error of a worker: the sweep prints its lines."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: WorkerConsole) -> None:
         self._reporter, self._rest = reporter, ""
 
     def write(self, text: str) -> int:

@@ -22,7 +22,7 @@ from flbench.suite import Suite
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.edge_cases import check_result
 from flbench.testing.reproducibility import ROUNDING, trained_alone
-from flbench.testing.small_run import Fit
+from flbench.testing.small_run import FitFunction
 
 RELATIVE = 1e-3
 """Allowed distance of two models, relative to the distance that they moved."""
@@ -58,7 +58,7 @@ def train_with_both(method: MethodUnderTest, suite: Suite) -> None:
     different: list[str] = []
 
     def train_twice(
-        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+        fit: FitFunction, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         executor = cast(Vectorised, cast(MethodType, fit).__self__)
         executor.uses = 1  # steps are recorded at once, and made from what was recorded

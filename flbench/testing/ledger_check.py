@@ -27,7 +27,7 @@ from flbench.run.rounds import Run
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
 from flbench.testing.hook_recorder import same_bits
-from flbench.testing.small_run import Fit
+from flbench.testing.small_run import FitFunction
 from flbench.testing.unsent import (
     Shadow,
     larger,
@@ -40,26 +40,26 @@ from flbench.testing.unsent import (
 
 @dataclass(frozen=True, kw_only=True)
 class CountingContext(RunContext):
-    """A run's context; what a method reads of clients and sends by itself is noted by a meter.
+    """A run's context; what a method reads of clients and sends by itself is noted by a counter.
 
     Attributes:
-        meter: the meter.
+        counter: the counter.
         other_data: clients whose samples, and losses on them, are other numbers than they are.
     """
 
-    meter: Meter
+    counter: TrafficCounter
     other_data: frozenset[int] = frozenset()
 
     def evaluate(self, models: Tensor, clients: Tensor, split: Split = "validation") -> Tensor:
         """Note, and evaluate; on other data, losses have the opposite order."""
-        self.meter.read |= set(clients.tolist())
+        self.counter.read |= set(clients.tolist())
         losses = super().evaluate(models, clients, split)
         other = torch.tensor([client in self.other_data for client in clients.tolist()])
         return torch.where(other[:, None], 1 / (0.1 + losses), losses)
 
     def client_data(self, client: int, split: Split = "train") -> tuple[Tensor, Tensor]:
         """Note, and read; other samples have the opposite sign, other labels the opposite order."""
-        self.meter.read.add(client)
+        self.counter.read.add(client)
         x, y = super().client_data(client, split)
         if client not in self.other_data:
             return x, y
@@ -67,7 +67,7 @@ class CountingContext(RunContext):
 
     def own_label_counts(self, clients: Tensor) -> Tensor:
         """Note, and read; other labels have the opposite order."""
-        self.meter.read |= set(clients.tolist())
+        self.counter.read |= set(clients.tolist())
         counts = super().own_label_counts(clients)
         other = torch.tensor([client in self.other_data for client in clients.tolist()])
         return torch.where(other[:, None], counts.flip(1), counts)
@@ -82,30 +82,30 @@ class CountingContext(RunContext):
     ) -> None:
         """Count and send."""
         each = torch.full(clients.shape, scalars) if isinstance(scalars, int) else scalars
-        self.meter.add(direction, int(each.sum()), bits)
+        self.counter.add(direction, int(each.sum()), bits)
         ends = set(clients[each > 0].tolist())
         if direction in ("up", "client-edge"):
-            self.meter.told |= ends
+            self.counter.told |= ends
         elif direction == "peer":  # the ledger knows the receivers
-            self.meter.told |= set(range(self.clients))
+            self.counter.told |= set(range(self.clients))
         if direction in ("down", "peer", "client-edge"):
-            self.meter.counted |= ends
+            self.counter.counted |= ends
         super().send(direction, clients, item, scalars, bits)
 
     def send_models(self, clients: Tensor, models: Tensor) -> None:
         """Count and send."""
-        self.meter.add("down", models.numel() * len(clients))
+        self.counter.add("down", models.numel() * len(clients))
         for client in clients.tolist():
-            self.meter.counted.add(client)
-            self.meter.held.setdefault(client, []).extend(models)
+            self.counter.counted.add(client)
+            self.counter.held.setdefault(client, []).extend(models)
         super().send_models(clients, models)
 
     def without_effects(self, other_data: Collection[int] = ()) -> CountingContext:
         """The same context, for a second call of a hook: nothing that it says is kept."""
         ledger = CommunicationLedger(self.clients)
         services = replace(self.services, ledger=ledger, say=lambda _: None, notes={}, warnings=[])
-        meter = Meter(self.meter.coded)
-        return replace(self, services=services, meter=meter, other_data=frozenset(other_data))
+        counter = TrafficCounter(self.counter.coded)
+        return replace(self, services=services, counter=counter, other_data=frozenset(other_data))
 
 
 ALL_WAYS = (*DIRECTIONS, *EDGES)
@@ -116,7 +116,7 @@ TRAINING = ("batch_loss", "local_term", "phases", "report")
 
 
 @dataclass(eq=False)
-class Meter:
+class TrafficCounter:
     """A plugin that counts what a run sends, independently of the ledger.
 
     It also calls `dispatch` and `aggregate` again, with other numbers where nothing was sent: the
@@ -177,12 +177,12 @@ class Meter:
     def attach(self, run: Run) -> None:
         """Count what the hooks of a run send by themselves, and what `setup` has sent already."""
         values = {one.name: getattr(run.context, one.name) for one in fields(run.context)}
-        ctx = CountingContext(**values, meter=self)
+        ctx = CountingContext(**values, counter=self)
         self.run = run
         again = ctx.without_effects()
         plain = run.hooks.setup(again)
-        self.bits = again.meter.bits
-        for client in again.meter.read - again.meter.told:
+        self.bits = again.counter.bits
+        for client in again.counter.read - again.counter.told:
             other, _ = self._answer(run.hooks.setup, [], ctx, {client})
             one, two = (seen_by_others(answer, client, []) for answer in (plain, other))
             if other is not None and not same_content(one, two):
@@ -199,14 +199,14 @@ class Meter:
     @hookimpl
     def plan(self, ctx: CountingContext) -> None:
         """A new round: no client holds a model."""
-        if ctx.meter is self:
+        if ctx.counter is self:
             self.held.clear()
             self.counted.clear()
 
     def probe(self, name: str, hook: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - see hooks
         """The answer of a hook; note the clients whose unsent numbers reach others through it."""
         *given, ctx = arguments
-        if ctx.meter is not self:
+        if ctx.counter is not self:
             return hook(*arguments)
         if name == "score" and given[3] is not None:
             self._follow(given[0], given[3])
@@ -257,7 +257,7 @@ class Meter:
         """
         again = ctx.without_effects(other)
         try:
-            return hook(*given, again), again.meter.read
+            return hook(*given, again), again.counter.read
         except Exception:
             return None, set()
 
@@ -276,12 +276,12 @@ class Meter:
     @hookimpl
     def dispatch(self, state: State, stage: Stage, ctx: CountingContext) -> None:
         """Record the arguments."""
-        if ctx.meter is self:
+        if ctx.counter is self:
             self.first = self.first or state
             self.dispatched = state, stage, ctx
 
     def fit(
-        self, fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+        self, fit: FitFunction, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train, and count what the clients of a stage receive and upload."""
         assert self.run is not None, "attached before"
@@ -312,7 +312,7 @@ class Meter:
         """Clients but one that have something which they did not send."""
         return self.shadows[0].holders(*given) - {client} - self.told
 
-    def probe_training(self, fit: Fit, start: Dispatched, upload: Upload) -> None:
+    def probe_training(self, fit: FitFunction, start: Dispatched, upload: Upload) -> None:
         """A client's training must not depend on what others have."""
         assert self.run is not None and self.dispatched is not None, "attached before"
         state, stage, ctx = self.dispatched
@@ -341,7 +341,7 @@ class Meter:
     def probe_coders(self, encode: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - see hooks
         """What a client sends must not depend on what others have, or would send."""
         state, stage, upload, ctx = arguments
-        if ctx.meter is not self:
+        if ctx.counter is not self:
             return encode(*arguments)
         if not self.coded or self.knows_all:
             return encode(*arguments)
@@ -450,7 +450,7 @@ class Meter:
     @hookimpl
     def encode(self, ctx: CountingContext) -> Callable[[Message], Message] | None:
         """Count what the method's own coders give: this plugin is asked last."""
-        if ctx.meter is not self:
+        if ctx.counter is not self:
             return None
         self.largest.clear()
         self.reported.clear()
@@ -482,7 +482,7 @@ class Meter:
         """Find what of a client's own row depends on the uploads of others."""
         home = state.membership.home
         alone = len(state.models) == len(home) and len(home.unique()) == len(home)
-        if ctx.meter is not self or self.run is None or not alone:
+        if ctx.counter is not self or self.run is None or not alone:
             return
         again = ctx.without_effects()
         plain = self._aggregated(state, upload, again)
@@ -490,7 +490,7 @@ class Meter:
             changed = _changed(plain, self._aggregated(state, _with_other(upload, index), again))
             for row in changed.any(dim=1).nonzero()[:, 0].tolist():
                 owner = int((home == row).nonzero()[0, 0])
-                if owner != client and owner not in again.meter.counted | self.counted:
+                if owner != client and owner not in again.counter.counted | self.counted:
                     before = self.foreign.get(owner, torch.zeros_like(changed[row]))
                     self.foreign[owner] = before | changed[row]
 
@@ -575,26 +575,26 @@ def bytes_add_up(method: MethodUnderTest) -> None:
     """The ledger counts every number that is sent, and nothing else."""
     plugins = [plugin for _, plugin in method.compose().layers]
     hooks = set().union(*(implemented_hooks(type(plugin)) for plugin in plugins))
-    meter = Meter(
+    counter = TrafficCounter(
         coded="encode" in hooks,
         knows_all=any(hasattr(plugin, "attackers") for plugin in plugins),
         trains=not hooks.isdisjoint(TRAINING),
     )
     # so that a client has more scalars than eight bits have values
-    wide = {"model": {"name": "mlp", "hidden": 600}} if meter.coded else {}
+    wide = {"model": {"name": "mlp", "hidden": 600}} if counter.coded else {}
     finished = method.run_with_newcomers(
         wide,
-        extra_plugins=[("kit", meter)],
-        around_fit=meter.fit,
-        before_first_round=meter.attach,
+        extra_plugins=[("kit", counter)],
+        around_fit=counter.fit,
+        before_first_round=counter.attach,
     )
     evaluate_newcomers(finished.run, finished.state)
-    meter.round_finished()  # what newcomers were served
-    if meter.errors:
-        raise method.failure(meter.errors[0])
+    counter.round_finished()  # what newcomers were served
+    if counter.errors:
+        raise method.failure(counter.errors[0])
     for direction in ALL_WAYS:
         items = finished.run.ledger.bits.get(direction, {})
-        counted, sent = sum(items.values()), meter.bits[direction]
+        counted, sent = sum(items.values()), counter.bits[direction]
         if counted != sent:
             raise method.failure(
                 f"the ledger counts {counted / 8:.12g} bytes {direction}, but {sent / 8:.12g} were"

@@ -33,7 +33,7 @@ from flbench.suite import Suite
 from flbench.testing.check import CheckSkipped, MethodUnderTest, check
 from flbench.testing.edge_cases import run_with_failures, usual_run
 from flbench.testing.hook_recorder import same_bits
-from flbench.testing.small_run import Fit, SmallRun, run_small
+from flbench.testing.small_run import FitFunction, SmallRun, run_small
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 ORDER = (2, 4, 0, 5, 1, 3)
@@ -88,7 +88,7 @@ def trained_alone(method: MethodUnderTest) -> None:
     differing: list[str] = []
 
     def train_again(
-        fit: Fit, start: Dispatched, stage: Stage, work: LocalWork, round_: int
+        fit: FitFunction, start: Dispatched, stage: Stage, work: LocalWork, round_: int
     ) -> Upload:
         """Train every client of a stage a second time, by itself, in reverse order."""
         whole = fit(start, stage, work, round_)

@@ -35,8 +35,8 @@ SERVER_SAMPLES = 8
 USUAL = FEDERATIONS["small"]
 DEFAULTS = MethodStack((), Method(name="defaults", params={}, plugins=[]))
 """No plugin: the defaults (FedAvg) answer every hook."""
-Fit = Callable[[Dispatched, Stage, LocalWork, int], Upload]
-AroundFit = Callable[[Fit, Dispatched, Stage, LocalWork, int], Upload]
+FitFunction = Callable[[Dispatched, Stage, LocalWork, int], Upload]
+AroundFit = Callable[[FitFunction, Dispatched, Stage, LocalWork, int], Upload]
 """Called in place of an executor's `fit`, with that `fit` and its arguments."""
 
 

@@ -15,7 +15,7 @@ from flbench.plugin.hooks import ADDED
 from flbench.plugin.isolation import restore, snapshot
 from flbench.run.rounds import Run
 from flbench.testing.hook_recorder import same_bits
-from flbench.testing.small_run import Fit
+from flbench.testing.small_run import FitFunction
 
 Arguments = Mapping[str, object]
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Watch:
             )
         return answer
 
-    def around_fit(self, fit: Fit, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - see `Fit`
+    def around_fit(self, fit: FitFunction, start: Dispatched, *rest: Any) -> Upload:  # noqa: ANN401 - see `FitFunction`
         """Observe local training."""
         inputs = {"the input of clients": start}
 

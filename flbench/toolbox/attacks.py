@@ -18,7 +18,7 @@ from flbench.errors import UserError
 if TYPE_CHECKING:
     from flbench.core.context import Context
 
-Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+BatchChange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def attackers(ctx: Context, share: float, named: Collection[int] = ()) -> list[int]:
@@ -48,7 +48,7 @@ def flags(ctx: Context, clients: Tensor, attacking: Collection[int]) -> Tensor:
     return chosen[clients]
 
 
-def poisoned(module: ClientModule, flag: str, change: Change) -> ClientModule:
+def poisoned(module: ClientModule, flag: str, change: BatchChange) -> ClientModule:
     """The module, whose attackers train on other samples: a subclass of its own class.
 
     Every step gets the changed batch, whatever its loss is. What a client reports, and training

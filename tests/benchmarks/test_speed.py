@@ -24,8 +24,8 @@ from flbench.engine.batches import orders
 from flbench.engine.options import EngineOptions
 from flbench.errors import Interrupted, UserError
 from flbench.run.rounds import cohort, running_round
+from flbench.run.scheduling import alone
 from flbench.run.setup import prepare
-from flbench.run.training import alone
 from flbench_benchmarks.speed import __main__ as command
 from flbench_benchmarks.speed import (
     everybody,

@@ -44,7 +44,7 @@ from flbench.sweeps import study
 from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import (
     Study,
-    Table,
+    StudyTable,
     as_typed,
     correlations,
     grid_rows,
@@ -125,9 +125,9 @@ def grid(**changes: Any) -> Study:
     return Study.model_validate(table)
 
 
-def played(one: Study, asked: Asked) -> tuple[Table, list[Table]]:
+def played(one: Study, asked: Asked) -> tuple[StudyTable, list[StudyTable]]:
     """The table, and what was kept on the way."""
-    kept: list[Table] = []
+    kept: list[StudyTable] = []
     rows = run_grid(one, *asked, lambda table: kept.append([dict(row) for row in table]))
     return rows, kept
 
@@ -652,7 +652,7 @@ def test_influence_cost_gives_a_row_per_seed_and_q(tmp_path: Path) -> None:
 def test_a_measurement_says_that_it_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(asked: RunRequest, say: Any) -> Table:
+    def stopped(asked: RunRequest, say: Any) -> StudyTable:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study, "load_entry", lambda entry: stopped)

@@ -138,7 +138,7 @@ def test_a_marked_function_is_left_alone_by_the_compiler() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_operations_are_counted_by_torchs_class() -> None:
-    assert python(COUNTED) == "Deferred False\n48 48"
+    assert python(COUNTED) == "DeferredDynamo False\n48 48"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from flbench.core.deferred_torchmetrics import Deferred, run
+from flbench.core.deferred_torchmetrics import DeferredTorchmetrics, run
 
 HEAVY = "torchvision", "transformers", "scipy.signal", "matplotlib"
 USE = {
@@ -43,15 +43,15 @@ def python(code: str, own: str = OWN) -> str:
 
 def test_a_part_that_was_not_imported_is() -> None:
     """Of a package that stands in for torchmetrics: its own code is not run for that."""
-    package = Deferred("wsgiref")
+    package = DeferredTorchmetrics("wsgiref")
     assert package.util is importlib.import_module("wsgiref.util")
-    assert type(package) is Deferred
+    assert type(package) is DeferredTorchmetrics
     with pytest.raises(AttributeError, match="has no attribute '__wrapped__'"):
         _ = package.__wrapped__
 
 
 def test_the_code_of_a_package_is_run_once() -> None:
-    package = Deferred("json")
+    package = DeferredTorchmetrics("json")
     package.__spec__ = importlib.util.find_spec("json")
     assert package.dumps([1]) == "[1]"
     assert type(package) is ModuleType

@@ -463,10 +463,10 @@ def test_a_partition_s_parameters_are_checked_when_it_is_asked(suite_file: str) 
 
     labels, rng = np.arange(100) % 10, np.random.default_rng(0)
     suite = load_suite(suite_file, None, {"partition": "label-groups", "partition.groups": 2})
-    assert len(suite.split(labels, None, 4, rng).clients) == 4
+    assert len(suite.partition_hook(labels, None, 4, rng).clients) == 4
     noisy = Component(name="label-groups-noisy", group=2)
     suite = suite.model_copy(update={"partition": noisy})
-    text = message(UnknownName, suite.split, labels, None, 4, rng)
+    text = message(UnknownName, suite.partition_hook, labels, None, 4, rng)
     assert text == message(UnknownName, load_suite, suite_file, None, {"partition.group": 2})
     assert mentions(text, "label-groups-noisy", "group", "groups")
     text = message(BadParameter, load_suite, suite_file, None, {"partition.groups": "two"})

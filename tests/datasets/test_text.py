@@ -112,7 +112,7 @@ def test_text_is_cut_into_byte_pairs_of_its_own(tmp_path: Path) -> None:
     data = load_dataset("nordic", tmp_path)
     assert (data.name, data.x.shape[1]) == ("nordic", 64)
     assert torch.equal(data.x[:, 1:], data.y[:, :-1]), "y is x one token later"
-    tokenizer = texts.trained([sentences(language) for language in ("no", "sv", "da")])
+    tokenizer = texts.train_tokenizer([sentences(language) for language in ("no", "sv", "da")])
     assert data.classes == tokenizer.get_vocab_size()
     assert 256 < data.classes < texts.PAIRS, "few words make few pairs"
     assert int(data.x.max()) < data.classes
@@ -129,7 +129,7 @@ def test_text_is_cut_into_byte_pairs_of_its_own(tmp_path: Path) -> None:
 def test_the_vocabulary_has_at_most_2000_entries() -> None:
     rng = np.random.default_rng(0)
     words = ["".join(map(chr, rng.integers(97, 123, 8))) for _ in range(900)]
-    assert texts.trained([" ".join([*words, *words])]).get_vocab_size() == 2000
+    assert texts.train_tokenizer([" ".join([*words, *words])]).get_vocab_size() == 2000
 
 
 @pytest.mark.slow
@@ -208,10 +208,10 @@ def test_missing_vocabulary_is_one_line(tmp_path: Path) -> None:
 def test_gpt2_s_files_are_the_vocabulary_where_they_are_there(tmp_path: Path) -> None:
     written(tmp_path / "text", 400)
     (tmp_path / "gpt2_tokenizer").mkdir()
-    texts.trained(WORDS.values()).save_model(str(tmp_path / "gpt2_tokenizer"))
+    texts.train_tokenizer(WORDS.values()).save_model(str(tmp_path / "gpt2_tokenizer"))
     data = load_dataset("nordic-gpt2", tmp_path)
     assert data.x.shape[1] == 256
-    assert data.classes == texts.trained(WORDS.values()).get_vocab_size()
+    assert data.classes == texts.train_tokenizer(WORDS.values()).get_vocab_size()
     assert torch.equal(data.x[:, 1:], data.y[:, :-1])
 
 
@@ -254,7 +254,7 @@ def test_a_word_of_200_kb_is_learnt_at_once() -> None:
             learnt.extend(len(line) ** 2 for line in lines)
 
     with patch("tokenizers.ByteLevelBPETokenizer", Counting):
-        texts.trained(["x" * 200_000])
+        texts.train_tokenizer(["x" * 200_000])
     assert sum(learnt) == 200_000 * texts.LONGEST_WORD
 
 
@@ -273,7 +273,7 @@ def test_any_folder_of_texts_is_a_data_set_with_a_domain_per_file(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert torch.equal(load_dataset("text:~/mine", Path("nowhere")).x, data.x)
     first = data.domains == 0
-    alone = texts.trained([sentences(language) for language in ("da", "no", "sv")])
+    alone = texts.train_tokenizer([sentences(language) for language in ("da", "no", "sv")])
     start = alone.encode(sentences("da")).ids[:64]
     assert data.x[first][0].tolist() == start, "files are taken by name"
 

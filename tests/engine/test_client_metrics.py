@@ -39,7 +39,7 @@ from flbench.engine.client_metrics import ClientMetric, ClientMetrics, Stream, f
 from flbench.engine.cross_evaluation import evaluate_model
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.federation.pooled import Pooled
-from flbench.metrics import ClientValues, Outcome, computed, is_taken, measured, metrics_of
+from flbench.metrics import ClientValues, Measurements, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
 from flbench.run.evaluation import only
 from flbench.run.rounds import run_rounds
@@ -163,10 +163,10 @@ def test_the_area_is_that_of_scikit_learn() -> None:
     assert weighted == pytest.approx(expected, abs=1e-12)
 
 
-def outcome(*values: float | None, higher_is_better: bool | None = True) -> Outcome:
+def outcome(*values: float | None, higher_is_better: bool | None = True) -> Measurements:
     ones = np.ones(len(values), dtype=np.int64)
     found = {"f1": ClientValues(values, higher_is_better)}
-    return Outcome(ones, ones, ones.astype(float), client_metrics=found)
+    return Measurements(ones, ones, ones.astype(float), client_metrics=found)
 
 
 def test_the_summary_of_a_metric_by_hand() -> None:

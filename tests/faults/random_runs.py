@@ -45,9 +45,9 @@ from flbench.errors import FlbenchError
 from flbench.run import checkpoint
 from flbench.run.composition import compose
 from flbench.run.rounds import running_rounds
+from flbench.run.scheduling import alone, together
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.run.training import alone, together
 from flbench.submission.consistency import faults
 
 LAWS = (

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from flbench.leaderboard.across import (
     SEED,
-    Part,
+    PageTable,
     bootstrap,
     improvability,
     mean_over_suites,
@@ -52,7 +52,7 @@ def board(folder: Path) -> Path:
     return folder
 
 
-def parts(folder: Path) -> dict[str, Part]:
+def parts(folder: Path) -> dict[str, PageTable]:
     found = tables(folder)
     return {part.title: part for part in parts_of(found)}
 

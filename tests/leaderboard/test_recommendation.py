@@ -18,7 +18,7 @@ from toy import Typed
 
 from flbench.errors import UserError
 from flbench.leaderboard import recommendation as rule
-from flbench.leaderboard.recommendation import Evidence, Federation
+from flbench.leaderboard.recommendation import Evidence, FederationTraits
 from flbench.leaderboard.table import tables
 
 BASES = ("one", "alone")
@@ -34,7 +34,7 @@ def table(
     return Evidence(
         title=f"{suite} on toy",
         suite=suite,
-        federation=Federation(**about),
+        federation=FederationTraits(**about),
         gains={"one": -0.1, "alone": 0.0, **gains},
         traffic={"one": 1.0, "alone": 0.0, **(traffic or {})},
         baselines=BASES,
@@ -62,22 +62,26 @@ def test_the_distance_is_the_mean_of_differences_over_ranges() -> None:
         table("b", {}, clients=1000, labels=0.6, groups=False),
         table("c", {}, clients=100, labels=None, groups=False),
     ]
-    asked = Federation(clients=100, labels=0.4, samples=7)
+    asked = FederationTraits(clients=100, labels=0.4, samples=7)
     # clients: a half of the logarithm's range from a and b, none from c; labels: a half from both
     assert rule.distances(asked, known) == pytest.approx([0.5, 0.5, 0.0])
-    assert rule.distances(Federation(groups=True), known) == [0.0, 1.0, 1.0]
-    assert rule.distances(Federation(samples=7), known) == [1.0, 1.0, 1.0], "nothing in common"
-    far = rule.distances(Federation(clients=10**9), known)
+    assert rule.distances(FederationTraits(groups=True), known) == [0.0, 1.0, 1.0]
+    assert rule.distances(FederationTraits(samples=7), known) == [1.0, 1.0, 1.0], (
+        "nothing in common"
+    )
+    far = rule.distances(FederationTraits(clients=10**9), known)
     assert far == [1.0, 1.0, 1.0], "beyond the range counts as its whole"
-    assert rule.distances(Federation(clients=10), known[:1]) == [0.0], "no range, no difference"
-    assert rule.distances(Federation(clients=20), known[:1]) == [1.0]
+    assert rule.distances(FederationTraits(clients=10), known[:1]) == [0.0], (
+        "no range, no difference"
+    )
+    assert rule.distances(FederationTraits(clients=20), known[:1]) == [1.0]
 
 
 def test_near_tables_weigh_more_and_only_so_many_count() -> None:
     known = [
         table(name, {}, labels=share) for name, share in zip("abc", (0.0, 0.4, 1.0), strict=True)
     ]
-    near = rule.nearest(Federation(labels=0.1), known, count=2)
+    near = rule.nearest(FederationTraits(labels=0.1), known, count=2)
     assert [one.table.suite for one in near] == ["a", "b"]
     assert [one.distance for one in near] == pytest.approx([0.1, 0.3])
     total = 1 / 0.2 + 1 / 0.4
@@ -87,7 +91,7 @@ def test_near_tables_weigh_more_and_only_so_many_count() -> None:
 def test_all_tables_that_are_as_near_as_the_last_count() -> None:
     shares = {"a": 0.0, "b": 0.4, "c": 0.4, "d": 1.0}
     known = [table(name, {}, labels=share) for name, share in shares.items()]
-    near = rule.nearest(Federation(labels=0.0), known, count=2)
+    near = rule.nearest(FederationTraits(labels=0.0), known, count=2)
     assert [one.table.suite for one in near] == ["a", "b", "c"]
     assert sum(one.weight for one in near) == pytest.approx(1)
 
@@ -205,7 +209,7 @@ def test_a_table_becomes_evidence(tmp_path: Path) -> None:
         "alone": 0.0, "one": -0.1, "m0": 0.1, "m1": 0.09, "m2": 0.08, "m3": 0.07, "m4": 0.06,
     }  # fmt: skip
     assert one.traffic == {"alone": 0.0, "one": 1.0, **{f"m{n}": 0.5 for n in range(5)}}
-    assert one.federation == Federation(
+    assert one.federation == FederationTraits(
         clients=4,
         participation=0.1,
         labels=None,

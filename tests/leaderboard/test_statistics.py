@@ -10,8 +10,8 @@ from scipy.stats import sem, ttest_1samp
 from scipy.stats import t as student
 
 from flbench.leaderboard.statistics import (
-    Comparison,
     Estimate,
+    RowStatistics,
     average_ranks,
     block,
     blocks,
@@ -268,7 +268,7 @@ def test_holms_procedure_by_hand() -> None:
 def test_rows_that_are_not_asked_about_do_not_count_as_pairs() -> None:
     p = np.full((3, 3), 0.04)
     differences = np.array([[0.0, 0.1, 0.2], [-0.1, 0.0, 0.1], [-0.2, -0.1, 0.0]])
-    found = Comparison(np.zeros((3, 2)), differences, p)
+    found = RowStatistics(np.zeros((3, 2)), differences, p)
     assert not found.better([0, 1, 2]).any(), ".04 > .05 / 3"
     assert found.better([0, 2]).tolist() == [[False, True], [False, False]]
 

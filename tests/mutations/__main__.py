@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -256,8 +257,11 @@ def one_kept(id: str, file: str, **pointed: Any) -> Mutation:
     """A kept mutation.
 
     Raises:
-        LookupError: Its piece of code is not there.
+        LookupError: Its file or its piece of code is not there.
     """
+    if not (ROOT / file).is_file():
+        files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "flbench").rglob("*.py")]
+        raise LookupError(f"no such file; the nearest is {get_close_matches(file, files, 1, 0)[0]}")
     source, line = mutated((ROOT / file).read_text(encoding="utf-8"), **pointed)
     folder, package, *_ = parts = Path(file).parts
     own = f"tests/{'/'.join(parts[1:-1])}/test_{parts[-1]}".replace("//", "/")

@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from mentions import mention
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,13 +20,13 @@ def test_every_kept_mutation_has_its_code_and_its_tests() -> None:
     assert [test for test in tests if not (ROOT / test).exists()] == []
 
 
-def test_one_that_is_lost_is_named(tmp_path: Path) -> None:
-    program = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="m")
-    row = {"id": "x-01", "file": "flbench/errors.py", "symbol": "", "before": "nil", "after": "0"}
-    (tmp_path / "mutations.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    kept = program["kept"]
+@pytest.mark.parametrize(
+    ("file", "near"), [("flbench/errors.py", "LONGEST"), ("flbench/erors.py", "flbench/errors.py")]
+)
+def test_one_that_is_lost_is_named_with_what_is_near(file: str, near: str, tmp_path: Path) -> None:
+    kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="m")["kept"]
     kept.__globals__["HERE"] = tmp_path
-    with pytest.raises(SystemExit) as stopped:
+    row = {"id": "x-01", "file": file, "symbol": "", "before": "LONGESTS = 1", "after": "0"}
+    (tmp_path / "mutations.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(SystemExit, match=mention("x-01", file, near)):
         kept()
-    assert "x-01" in str(stopped.value)
-    assert "flbench/errors.py" in str(stopped.value)

@@ -20,7 +20,13 @@ from flbench.cli.list import listing, plain
 from flbench.cli.main import main
 from flbench.core.hookspecs import implemented_hooks
 from flbench.core.parameters import declared
-from flbench.plugin.method_info import MethodInfo, Parameter, departures, method_info, method_infos
+from flbench.plugin.method_info import (
+    MethodInfo,
+    WrittenParameter,
+    departures,
+    method_info,
+    method_infos,
+)
 from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 
 METHODS = {
@@ -107,7 +113,7 @@ def test_parameters_and_defaults_are_those_of_the_dataclass(name: str) -> None:
 def test_method_info_by_hand() -> None:
     told = method_info(METHODS["oracle"])
     meaning = "rounds of fedavg before the groups are used"
-    assert told.parameters == (Parameter("warmup", "int", "20", meaning),)
+    assert told.parameters == (WrittenParameter("warmup", "int", "20", meaning),)
     assert told.source == "Rokvic, Danassis, Faltings, IJCNN 2025"
     assert method_info(METHODS["fedavgm"]).source == "Hsu, Qi, Brown, arXiv 1909.06335 (2019)"
 
@@ -194,13 +200,13 @@ def test_inheritance_within_a_module_by_hand(
     assert (told.paper, told.year, told.kind) == ("Base, 2020", 0, "clustered")
     assert told.hooks == ("score", "plan", "aggregate"), "cluster lost its mark"
     assert told.parameters == (
-        Parameter("a", "float", "5.0", ""),
-        Parameter("b", "'int'", "2", ""),
-        Parameter("extra", "bool", "False", ""),
-        Parameter("c", "str", "'x|y'", ""),
+        WrittenParameter("a", "float", "5.0", ""),
+        WrittenParameter("b", "'int'", "2", ""),
+        WrittenParameter("extra", "bool", "False", ""),
+        WrittenParameter("c", "str", "'x|y'", ""),
     )
     base = mine(monkeypatch, tmp_path / "again", base="family:")["base"]
-    assert base.parameters[0] == Parameter("a", "float", "0.001", "first and last")
+    assert base.parameters[0] == WrittenParameter("a", "float", "0.001", "first and last")
     assert (base.summary, base.year, base.hooks) == ("A family.", 2020, ("score", "cluster"))
     assert "family" not in sys.modules
 
@@ -349,7 +355,7 @@ def test_the_table_of_methods_is_markdown() -> None:
 
 
 def test_what_stands_in_a_table_cannot_break_it() -> None:
-    odd = Parameter("x", "int | None", "'a|b'", "one\n  two")
+    odd = WrittenParameter("x", "int | None", "'a|b'", "one\n  two")
     told = MethodInfo("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), {}, "Text.", "d 1")
     assert table([told])[-1] == "| `odd` | A \\| B. | - | P, Q | - |"
     assert "| `x` | `int \\| None` | `'a\\|b'` | one two |" in page([told])

@@ -17,7 +17,7 @@ from toy import CLIENTS, Play, Played, composition, plain_work, toy_dataset, wat
 
 import flbench as fl
 from flbench.engine.batches import orders
-from flbench.run.evaluation import trained
+from flbench.run.evaluation import adapted_models
 from flbench.run.rounds import round_context
 from flbench_plugins.per_fedavg import MetaStep, PerFedAvg
 
@@ -261,7 +261,7 @@ def asked(played: Played) -> fl.Personal:
 def adapted(played: Played) -> Tensor:
     """The copies that clients are judged by, shape (N, W)."""
     personal = asked(played)
-    return trained(
+    return adapted_models(
         played.run.executor, personal, played.state, personal.adaptation, plain_work
     ).params
 

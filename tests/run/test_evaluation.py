@@ -14,7 +14,7 @@ from flbench import ClientModule, Membership, Personal, Stage, State, Upload, ho
 from flbench.core.client import LocalWork
 from flbench.core.context import Context
 from flbench.core.state import Dispatched
-from flbench.run.evaluation import SELECTION, evaluate, selection_quality, trained
+from flbench.run.evaluation import SELECTION, adapted_models, evaluate, selection_quality
 from flbench.run.history import Evaluation
 
 EVERYBODY = torch.arange(CLIENTS)
@@ -30,7 +30,7 @@ def test_personal_models_are_adapted_before_they_are_tested(play_toy: Play) -> N
     played = play_toy("fedavg", rounds=1)
     row, stage = played.state.membership.home, Stage("train", EVERYBODY, 5)
     common, asked = Personal(row=row), Personal(row=row, adaptation=stage)
-    adapted = trained(played.run.executor, common, played.state, stage, plain_work)
+    adapted = adapted_models(played.run.executor, common, played.state, stage, plain_work)
     assert (
         evaluated(played, asked).loss
         == evaluated(played, adapted).loss
@@ -71,7 +71,7 @@ def test_models_of_ones_own_are_adapted_in_a_copy(play_toy: Play) -> None:
     played = play_toy("fedavg", rounds=1)
     rows = played.run.context.initial.repeat(CLIENTS, 1)
     stage, before = Stage("train", EVERYBODY, 1), rows.clone()
-    tuned = trained(
+    tuned = adapted_models(
         played.run.executor, Personal(params=rows), played.state, stage, plain_work
     ).params
     assert tuned is not None

@@ -22,7 +22,7 @@ from flbench.results.audits import Audit, append_audit, content_digest, read_aud
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
-from flbench.run.training import Training
+from flbench.run.scheduling import Training
 from flbench.submission import auditing, replay_folder
 from flbench.submission.auditing import at_hand, draw, expected_seconds
 from flbench.submission.consistency import recount

@@ -18,7 +18,7 @@ from flbench.results import schema
 from flbench.results.difference import relative_distance
 from flbench.results.marks import EQUAL, KINDS, How
 from flbench.results.schema import YOUNGER, Change, Clients, Result
-from flbench.submission.comparison import COMPARERS, Entry, Part, compare, mark_of
+from flbench.submission.comparison import COMPARERS, Deviation, Part, compare, mark_of
 from flbench.submission.consistency import faults, recount
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, computed_otherwise
 
@@ -514,7 +514,7 @@ def test_groups_are_compared_under_the_best_matching(result: Result) -> None:
 
 
 def test_of_a_hundred_clients_one_may_be_elsewhere(result: Result) -> None:
-    def entries(ones: int) -> Entry:
+    def entries(ones: int) -> Deviation:
         one = grouped(result, (1, [0] * 50 + [1] * 50))
         other = grouped(result, (1, [0] * (50 + ones) + [1] * (50 - ones)))
         return parts(one, other.model_copy(update={"environment": {}}), 1)["groups"].entries[0]
@@ -539,20 +539,20 @@ def test_clients_are_compared_by_their_shares(result: Result) -> None:
 
 
 def test_a_part_says_what_it_is() -> None:
-    def line(*entries: Entry, alike: bool = False) -> str:
+    def line(*entries: Deviation, alike: bool = False) -> str:
         return Part("x", entries, alike).line(0.02)
 
-    near, far = Entry("y", "share", 0.01, 0.05), Entry("z", "share", 0.03, 0.03)
+    near, far = Deviation("y", "share", 0.01, 0.05), Deviation("z", "share", 0.03, 0.03)
     assert line() == "x: same bytes"
     assert line(near) == "x: within tolerance, 0.0100 (y)"
     assert line(near, far) == mentioning("x", "0.0300", "0.02 (z)")
-    spike = Entry("y", "share", 0.01, 0.5)
+    spike = Deviation("y", "share", 0.01, 0.5)
     assert line(near, spike) == mentioning("x", "0.5000", "are 0.06", "place", "y")
     assert line(near, alike=True) == mentioning("x", "0.0500", "same bytes", "y")
-    gone = Entry("y", "exact", inf, inf)
+    gone = Deviation("y", "exact", inf, inf)
     assert line(gone) == "x: differs, allowed are 0 (y)"
-    assert line(Entry("y", "reported", inf, inf)) == mentioning("x", "not judged", "y")
-    lacking = Entry("y", "exact", inf, inf, lacking=True)
+    assert line(Deviation("y", "reported", inf, inf)) == mentioning("x", "not judged", "y")
+    lacking = Deviation("y", "exact", inf, inf, lacking=True)
     assert line(lacking) == mentioning("x", "same bytes", "not judged", "y")
     assert Part("x", [lacking], alike=True).agrees(0)
 

@@ -127,10 +127,7 @@ def test_the_rounds_of_a_process_of_its_own_are_shown(
     task = Task(Path("one"), "one", 1, 0.01, Path())
     assert len(list(play_apart(iter([[task]]), most, Console(), measured=False))) == 1
     assert (
-        sum(
-            mentions(one, "fedavg", "iid", "digits", "seed 3", "20 rounds")
-            for one in said
-        )
+        sum(mentions(one, "fedavg", "iid", "digits", "seed 3", "20 rounds") for one in said)
         == shown
     )
     assert sum(line.startswith("  round 2/20  accuracy 0.500") for line in said) == shown

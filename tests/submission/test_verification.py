@@ -28,8 +28,8 @@ from flbench.results.audits import read_audits
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Result
 from flbench.run.runner import playing
+from flbench.run.scheduling import alone
 from flbench.run.setup import prepare
-from flbench.run.training import alone
 from flbench.submission.comparison import compare
 from flbench.submission.consistency import job_of, recount
 from flbench.submission.verification import TOLERANCE, engine_of, limits_of

@@ -31,7 +31,7 @@ from flbench.run.checkpoint_file import read_content
 from flbench.sweeps import workers
 from flbench.sweeps.launchers import FAILED, RETRIES
 from flbench.sweeps.request import Cell, RunRequest
-from flbench.sweeps.workers import Crew, Reporter, Worker, at_once, fitting
+from flbench.sweeps.workers import Crew, Worker, WorkerConsole, at_once, fitting
 from flbench.terminal.console import RunBar, SeedsProgress, SweepProgress
 
 SLOW_CELLS = (
@@ -107,7 +107,7 @@ def test_the_memory_of_seeds_that_go_on_is_known_after_the_first_shown_round(
 ) -> None:
     """They may go on from different rounds; one is shown when all have finished it."""
     sent: list[tuple[str, Any]] = []
-    together = SeedsProgress(Reporter(SimpleNamespace(send=sent.append)), 2)  # type: ignore[arg-type]
+    together = SeedsProgress(WorkerConsole(SimpleNamespace(send=sent.append)), 2)  # type: ignore[arg-type]
     seeds = [together.seed() for _ in firsts]
     for number, (one, first) in enumerate(zip(seeds, firsts, strict=True)):
         one.run_started(RunInfo("fedavg", {}, "iid", "digits", number, 60, first, {}, "0" * 8))

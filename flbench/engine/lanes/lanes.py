@@ -19,7 +19,7 @@ from flbench.core.state import Dispatched, Stage
 from flbench.engine.lanes.group import LaneGroup, Steps, Turn
 from flbench.engine.lanes.step import Named, Programs
 from flbench.engine.recording.program import USES
-from flbench.engine.sequential import IDLE, Outcome, Sequential
+from flbench.engine.sequential import IDLE, Sequential, TrainedCandidate
 
 ProgramTable = dict[tuple[object, ...], Programs]
 """Recorded steps, by what the step of a phase depends on."""
@@ -59,7 +59,7 @@ class StageJob:
     uses: int = USES
     owned: list[Tensor] = field(init=False)
     chosen: list[Indices | None] = field(init=False)
-    outcomes: list[list[Outcome]] = field(init=False)
+    outcomes: list[list[TrainedCandidate]] = field(init=False)
 
     def __post_init__(self) -> None:
         acting, candidates, _ = self.start.params.shape

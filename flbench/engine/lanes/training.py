@@ -36,7 +36,7 @@ from flbench.engine.lanes.step import NO_LABEL, LaneStep, Named, Programs
 from flbench.engine.optimizers import scaled_rate
 from flbench.engine.recording.program import Index
 from flbench.engine.sequential import (
-    Outcome,
+    TrainedCandidate,
     both,
     local_settings,
     most_steps,
@@ -247,7 +247,7 @@ class LaneTraining:
         self.hooks = {job: LaneHooks(lanes, job) for job in self.jobs}
         self.space = self.jobs[0].executor.workspace
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[TrainedCandidate]:
         """Train them; return the outcome of each."""
         lanes = self.lanes
         loss_start = self._in_place({job: hooks.losses() for job, hooks in self.hooks.items()})
@@ -270,7 +270,7 @@ class LaneTraining:
         seen_of = cache(lambda samples, made: samples_seen(phases, plan_of(samples), made))
         numbers = zip(lanes.steps.tolist(), lanes.loss.tolist(), strict=True)
         return [
-            Outcome(
+            TrainedCandidate(
                 steps=steps_made,
                 loss=loss / steps_made if steps_made else torch.nan,
                 loss_start=loss_start[lane],

@@ -217,7 +217,7 @@ def no_draws(device: torch.device) -> Iterator[None]:
             raise NotVectorisable("it draws random numbers outside of training_step")
 
 
-Fit = tuple[Vectorised, Dispatched, Stage, LocalWork, int]
+FitArguments = tuple[Vectorised, Dispatched, Stage, LocalWork, int]
 """The executor of a run, and the arguments of its `fit`."""
 
 
@@ -233,7 +233,7 @@ class TogetherExecutor:
         self.reason: str | None = None
         self._pool: Pool | None = None
 
-    def fit(self, fits: Sequence[Fit]) -> list[Upload] | None:
+    def fit(self, fits: Sequence[FitArguments]) -> list[Upload] | None:
         """Train the stages; the uploads of `Sequential.fit`. None = each must be trained alone.
 
         A lane's numbers depend on its own run only, to the last bit (`sharing`).
@@ -264,7 +264,7 @@ class TogetherExecutor:
             replace(upload, params=table) for upload, table in zip(uploads, tables, strict=True)
         ]
 
-    def _part(self, reason: str, fits: Sequence[Fit]) -> None:
+    def _part(self, reason: str, fits: Sequence[FitArguments]) -> None:
         """Let every run train alone from now on, with steps that it records itself."""
         self.reason, self._pool = reason, None
         for executor, *_ in fits:

@@ -24,13 +24,13 @@ from flbench.engine.options import EngineOptions
 from flbench.errors import Diverged, Undefined
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE
-from flbench.run import context, setup, training
+from flbench.run import context, scheduling, setup
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import Run, running_rounds
 from flbench.run.runner import executing
+from flbench.run.scheduling import Training, alone, together
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
-from flbench.run.training import Training, alone, together
 from flbench.sweeps.launchers import DONE, FAILED, CellInterrupted, attempting, run_together
 from flbench.sweeps.request import Cell
 from flbench.terminal.console import Console
@@ -474,13 +474,13 @@ def test_what_others_took_is_not_a_runs_time(
     run, _ = prepared("fedavg", tmp_path)[0]
     times = iter([0.0, 7.0])
     monkeypatch.setattr(context.time, "perf_counter", lambda: next(times))
-    with run.services.clock("train"):
+    with run.services.timed("train"):
         run.services.elsewhere += 5.0
     assert run.services.seconds["train"] == 2.0
 
 
 def test_what_a_run_waits_for_others_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training.time, "perf_counter", lambda: 10.0)
+    monkeypatch.setattr(scheduling.time, "perf_counter", lambda: 10.0)
     nothing: Any = None
     waited = Training(nothing, nothing, nothing, nothing, 1, seconds=2.0, asked=3.0)
     assert waited.elsewhere() == 5.0

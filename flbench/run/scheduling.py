@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from flbench.core.client import LocalWork
 from flbench.core.state import Dispatched, Stage, Upload
-from flbench.engine.lanes.vectorised import Fit, TogetherExecutor, Vectorised
+from flbench.engine.lanes.vectorised import FitArguments, TogetherExecutor, Vectorised
 from flbench.engine.sequential import Sequential
 from flbench.plugin.isolation import streams_kept
 
@@ -49,24 +49,24 @@ class Training:
         return 0.0 if self.seconds is None else time.perf_counter() - self.asked - self.seconds
 
 
-Running = Generator[Training, Upload, T]
+RunGenerator = Generator[Training, Upload, T]
 """A run, or a part of one, that yields what is to be trained and ends with a T."""
 
 
-Answer = Upload | BaseException | None
+UploadOrError = Upload | BaseException | None
 """What a run gets that waits: the upload, or what its training raised; None = it begins."""
 
 
-def resume(running: Running[T], answer: Answer) -> Training:
+def resume(running: RunGenerator[T], answer: UploadOrError) -> Training:
     """Let a run go on until it waits again; StopIteration has its result."""
     if isinstance(answer, BaseException):
         return running.throw(answer)
     return running.send(cast(Upload, answer))
 
 
-def alone(running: Running[T]) -> T:
+def alone(running: RunGenerator[T]) -> T:
     """Let a run train all by itself, until it ends."""
-    answer: Answer = None
+    answer: UploadOrError = None
     while True:
         try:
             training = resume(running, answer)
@@ -81,7 +81,7 @@ def alone(running: Running[T]) -> T:
 
 
 def together(
-    runs: Sequence[Running[T]], say: Callable[[str], None] = lambda message: None
+    runs: Sequence[RunGenerator[T]], say: Callable[[str], None] = lambda message: None
 ) -> Iterator[tuple[int, T]]:
     """Let runs train together, until all have ended; the number of each with its result.
 
@@ -92,7 +92,7 @@ def together(
         say: called once if they cannot go on together, with the reason.
     """
     executor = TogetherExecutor()
-    answers: dict[int, Answer] = dict.fromkeys(range(len(runs)))
+    answers: dict[int, UploadOrError] = dict.fromkeys(range(len(runs)))
     waiting: dict[int, Training] = {}
     try:
         while answers or waiting:
@@ -105,7 +105,7 @@ def together(
             round_ = min((one.round for one in waiting.values()), default=0)
             behind = [number for number in sorted(waiting) if waiting[number].round == round_]
             trainings = [waiting.pop(number) for number in behind]
-            answers |= zip(behind, trained(executor, trainings), strict=True)
+            answers |= zip(behind, fit_waiting(executor, trainings), strict=True)
             if executor.reason != before:
                 say(f"the seeds do not train together: {executor.reason}")
     except BaseException as stop:
@@ -116,10 +116,10 @@ def together(
 
 
 @streams_kept()
-def trained(executor: TogetherExecutor, trainings: Sequence[Training]) -> list[Answer]:
+def fit_waiting(executor: TogetherExecutor, trainings: Sequence[Training]) -> list[UploadOrError]:
     """Train what runs wait for, together if possible: the upload of each, or its error."""
     began = time.perf_counter()
-    fits: list[Fit] = [
+    fits: list[FitArguments] = [
         (one.executor, one.start, one.stage, one.work, one.round)
         for one in trainings
         if isinstance(one.executor, Vectorised)
@@ -131,7 +131,7 @@ def trained(executor: TogetherExecutor, trainings: Sequence[Training]) -> list[A
         for one, steps in zip(trainings, made, strict=True):
             one.seconds = seconds * steps / max(1, sum(made))
         return list(uploads)
-    answers: list[Answer] = []
+    answers: list[UploadOrError] = []
     for one in trainings:
         began = time.perf_counter()
         try:
