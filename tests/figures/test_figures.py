@@ -459,7 +459,7 @@ def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
     x, y = float(tick.get("x", "")), float(tick.get("y", ""))
     marks = [(float(use.get("x", "")), float(use.get("y", ""))) for use in root_of(svg).iter(USE)]
     assert any(abs(left - x) < 0.02 and top < y - 15 for left, top in marks), "above its tick"
-    assert mentions(desc(svg), "front", "50.0 %", "0 MB", "90.0 %", "2 MB", "Not")
+    assert mentions(desc(svg), "alone 50.0 % at 0 MB", "good 90.0 % at 2 MB", "Not on it: dear")
     assert "none" not in texts(figures.pareto(rows[1:], "t"))
     assert figures.pareto(rows[:1], "t") is not None, "nobody sends anything"
 
@@ -754,7 +754,7 @@ def test_the_method_decides_what_stands_beside(params: dict[str, Any], density: 
 
 def test_a_partition_counts_labels() -> None:
     assert desc(drawn()["partition"]) == mentioning(
-        "4 clients", "2 labels", "2 true", "3 to 3", "1 to 2"
+        "4 clients", "2 labels", "2 true groups", "3 to 3 samples", "1 to 2 labels"
     )
 
 
@@ -774,7 +774,7 @@ def test_ranks_are_drawn_with_who_cannot_be_told_apart() -> None:
     svg = figures.critical_difference(ranks, 1.0, 7, "t")
     shown = texts(svg)
     assert {"a  1.00", "b  1.40", "c  3.00", "critical difference 1.00"} <= set(shown)
-    assert mentions(desc(svg), "difference 1.00", "Not")
+    assert mentions(desc(svg), "difference 1.00", "a, b")
     assert "over 7 blocks" in desc(svg)
     assert desc(figures.critical_difference(ranks, 0.1, 7, "t")).endswith("apart: none.")
 

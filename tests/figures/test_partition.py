@@ -65,7 +65,7 @@ def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
     assert root.findtext(f"{SVG}title") == "a < b & c"
     told = root.findtext(f"{SVG}desc")
     assert told is not None
-    assert mentions(told, "20 clients", "10 labels", "4 true")
+    assert mentions(told, "20 clients", "10 labels", "4 true groups")
     assert b"<dc:date" not in svg
     assert b"Matplotlib" not in svg, "another version of it may give the same bytes"
 
@@ -137,7 +137,7 @@ def test_ticks_stand_at_round_distances(count: int, step: int) -> None:
 
 def test_the_description_counts() -> None:
     assert description(np.array([[3, 0], [1, 4]]), None) == mentioning(
-        "2 clients", "2 labels", "3 to 5", "1 to 2"
+        "2 clients", "2 labels:", "3 to 5 samples", "1 to 2 labels"
     )
 
 
@@ -169,10 +169,10 @@ def test_show_suite_prints_how_its_data_are_divided(shown: Shown) -> None:
     assert code == 0
     tail = out[out.index("digits divided with seed 0") :].splitlines()
     assert tail[1] == "  clients: 100"
-    assert mentions(tail[2], "median", "samples")
-    assert tail[3] == mentioning("min 2", "median", "2", "max 2")
-    assert mentions(tail[4], "KL", "divergence")
-    assert tail[5] == mentioning("0.800", "distance")
+    assert re.fullmatch(r"  samples per client: min \d+, median [\d.]+, max \d+", tail[2])
+    assert tail[3] == mentioning("labels", "min 2", "median 2", "max 2")
+    assert re.fullmatch(r"  mean KL divergence of two clients: \d\.\d{3} nats", tail[4])
+    assert tail[5] == mentioning("earth mover's distance", "0.800")
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_of_text_only_sizes_are_told(shown: Shown, monkeypatch: pytest.MonkeyPat
     assert _counts(text, 50_000).tolist() == [[4]] * 20
     monkeypatch.setattr("flbench.cli.show._divided", lambda *_: (_counts(text, 50_000), None))
     tail = shown("feature-shift")[1].splitlines()[-2:]
-    assert tail == ["  clients: 20", mentioning("min 4", "median", "4", "max 4")]
+    assert tail == ["  clients: 20", mentioning("samples", "min 4", "median 4", "max 4")]
 
 
 @pytest.mark.parametrize(
