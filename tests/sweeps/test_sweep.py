@@ -225,7 +225,7 @@ def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
     assert [cell.spec.path for cell in alone] == [cell.spec.path for cell in together]
     assert len(cells) == 16, "pfedlia+fedavg is pfedlia"
     assert "flis" in out
-    assert sum(mentions(one, "note", "fedavg", "flis") for one in err.splitlines()) == 1, (
+    assert sum(mentions(one, "note: fedavg", "flis") for one in err.splitlines()) == 1, (
         "said once, not in every cell"
     )
 

@@ -398,7 +398,7 @@ def test_workers_with_other_code_than_the_sweep_are_refused(
     monkeypatch.setattr(Crew, "started", changed)
     code, _, err = typed("sweep", "-p", "loud-two", *GRID[2:], "--workers", "2")
     assert code == 1
-    assert sum(mentions(one, "failed", "loud-two") for one in err.splitlines()) == 2
+    assert sum(mentions(one, "failed", "code of loud-two") for one in err.splitlines()) == 2
     assert not results(tmp_path)
 
 
