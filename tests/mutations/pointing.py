@@ -124,5 +124,4 @@ def nearest(everywhere: Sequence[Statement], symbol: str, piece: str) -> str:
         symbols = list(dict.fromkeys(one.symbol for one in everywhere))
         like = difflib.get_close_matches(symbol, symbols, 3, 0)
         return f"no such symbol; the nearest are {', '.join(map(repr, like))}"
-    (like,) = difflib.get_close_matches(piece, near, 1, 0)
-    return f"the nearest is {like!r}"
+    return f"the nearest is {difflib.get_close_matches(piece, near, 1, 0)[0]!r}"
