@@ -25,6 +25,9 @@ class Dataset:
             may give another coarse grouping here (CIFAR-100: the superclass).
         test: mask of the original test samples, shape (m,), bool, or None where the original has
             no test part.
+        label_names, domain_names: what the numbers in `y` and `domains` stand for; () = not said.
+        features: the features of a table, each with its kind; () = not said.
+        notes: what was left out or changed when it was read, and why; one sentence each.
     """
 
     name: str
@@ -33,6 +36,10 @@ class Dataset:
     classes: int
     domains: Tensor | None = None
     test: Tensor | None = None
+    label_names: tuple[str, ...] = ()
+    domain_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def labels(self) -> Tensor:

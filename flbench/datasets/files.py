@@ -109,10 +109,14 @@ def scaled(
     domains: Tensor | None = None,
 ) -> Dataset:
     """A data set of images, scaled to float32: (x / 255 - mean) / std in each channel."""
-    x = torch.empty(pixels.x.shape, dtype=torch.float32).copy_(pixels.x)
+    return Dataset(name, in_range(pixels.x, scale), pixels.y, classes, domains, pixels.test)
+
+
+def in_range(pixels: Tensor, scale: tuple[Sequence[float], Sequence[float]]) -> Tensor:
+    """Bytes (m, channels, height, width) as float32: (x / 255 - mean) / std in each channel."""
+    x = torch.empty(pixels.shape, dtype=torch.float32).copy_(pixels)
     mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in scale)
-    x.div_(255).sub_(mean).div_(std)
-    return Dataset(name, x, pixels.y, classes, domains, pixels.test)
+    return x.div_(255).sub_(mean).div_(std)
 
 
 def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
@@ -180,12 +184,6 @@ def whole_numbers(
         got = f"{int(numbers.min())}..{int(numbers.max())}"
         raise damaged(path, f"{key} must be 0..{limit - 1}, got {got}")
     return numbers
-
-
-def numbered(values: Sequence[object]) -> tuple[Tensor, int]:
-    """Place of each value among the sorted ones, shape (m,), int64, and their number."""
-    found, places = np.unique(np.array(values), return_inverse=True)
-    return torch.from_numpy(places.astype(np.int64)), len(found)
 
 
 def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:

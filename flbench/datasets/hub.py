@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -20,7 +20,10 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged, numbered
+from flbench.datasets.columns import classes_of, groups_of
+from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
+from flbench.datasets.images import as_array, stacked
+from flbench.datasets.parts import part_of
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 
@@ -34,14 +37,15 @@ ABOUT = {
         ),
     )
 }
-OPTIONS = ("label", "client", "x")
+OPTIONS = ("label", "client", "x", "size")
 
 
 def hub(root: Path, argument: str) -> Dataset:
     """A data set of the hub: hub:NAME?label=label&client=COLUMN&x=COLUMN; NAME or a folder.
 
-    `x` is the column of samples: images or lists of numbers; by default the only such one. The
-    splits `train` and `test` are the parts; any others are left out.
+    `x` is the column of samples: images, which are read as those of `images:` and resized to `size`
+    x `size` pixels, or lists of numbers; by default the only such one. Splits named by words for
+    parts are the parts; validation is joined to training, and any others are left out.
 
     Raises:
         MissingData: the library or the data set is not there.
@@ -52,22 +56,43 @@ def hub(root: Path, argument: str) -> Dataset:
     if unknown := [key for key in options if key not in OPTIONS]:
         raise BadParameter(f"hub:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
     splits = loaded(name)
-    parts = [splits[split] for split in ("train", "test") if split in splits]
-    if not parts:
+    named = [(part_of(split), split) for split in splits]
+    train = [split for part, split in named if part in ("train", "validation")]
+    tested = [split for part, split in named if part == "test"]
+    if not any(part == "train" for part, _ in named):
         raise damaged(Path(name), f"it needs a split 'train', got {', '.join(splits)}")
+    notes = [
+        f"split {split} is in the training part" for split in train if part_of(split) != "train"
+    ]
+    notes += [f"split {split} is left out" for part, split in named if not part]
+    parts = [splits[split] for split in [*train, *tested]]
     columns = list(parts[0].column_names)
     label, client = options.get("label", "label"), options.get("client")
     x = options.get("x") or sample_column(name, parts[0], [label, client])
     for asked in (label, client, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
-    samples = torch.cat([as_samples(name, x, part[x]) for part in parts])
-    y, classes = numbered([value for part in parts for value in part[label]])
-    domains = None
+    samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
+    told = [value for part in parts for value in part[label]]
+    y, labels = classes_of(Path(name), label, named_labels(parts[0], label, told))
+    domains: torch.Tensor | None = None
+    clients: tuple[str, ...] = ()
     if client is not None:
-        domains, _ = numbered([value for part in parts for value in part[client]])
-    test = torch.arange(len(y)) >= len(parts[0]) if len(parts) > 1 else None
-    return Dataset(f"hub:{argument}", samples, y, classes, domains, test)
+        owners = [value for part in parts for value in part[client]]
+        domains, clients = groups_of(Path(name), client, owners, "client")
+    sizes = sum(len(splits[split]) for split in train)
+    test = torch.arange(len(y)) >= sizes if tested else None
+    return Dataset(
+        f"hub:{argument}", samples, y, len(labels), domains, test,
+        label_names=labels, domain_names=clients, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def named_labels(part: Any, column: str, values: list[Any]) -> list[Any]:  # noqa: ANN401 - a split
+    """Labels with -1 as None where the library says that this number stands for no label."""
+    if type(part.features[column]).__name__ != "ClassLabel":
+        return values
+    return [None if value == -1 else value for value in values]
 
 
 def loaded(name: str) -> dict[str, Any]:
@@ -132,21 +157,36 @@ def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  #
     return str(found[0])
 
 
-def as_samples(name: str, column: str, values: Any) -> torch.Tensor:  # noqa: ANN401 - a column
-    """Images as (m, channels, height, width) in 0..1, lists of numbers as (m, ...).
-
-    Images of 16-bit grey levels are arrays of uint16.
-    """
+def as_samples(
+    name: str, column: str, values: Sequence[Any], options: Mapping[str, str]
+) -> torch.Tensor:
+    """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32."""
+    if hasattr(values[0], "getbands"):
+        return pictures(name, column, values, options.get("size"))
     try:
-        arrays = [np.asarray(value) for value in values]
-        table = np.stack(arrays).astype(np.float32)
+        table = np.stack([np.asarray(value) for value in values]).astype(np.float32)
     except (ValueError, TypeError) as error:
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"
         ) from None
-    if arrays[0].dtype in (np.uint8, np.uint16):
-        table /= np.iinfo(arrays[0].dtype).max
-        table = table[:, None] if table.ndim == 3 else table.transpose(0, 3, 1, 2)
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")
     return torch.from_numpy(np.ascontiguousarray(table))
+
+
+def pictures(name: str, column: str, values: Sequence[Any], size: str | None) -> torch.Tensor:
+    """Pictures of the library Pillow, scaled as those of `images:`."""
+    _, pixels = folder_and_size(f"hub@{size}" if size else "hub", "hub")
+    arrays = []
+    for row, value in enumerate(values, 1):
+        try:
+            arrays.append(as_array(value, pixels))
+        except (AttributeError, ValueError, OSError) as error:
+            raise damaged(Path(name), f"column '{column}', row {row}: {error}") from None
+        if arrays[-1].shape[:2] != arrays[0].shape[:2]:
+            (height, width), (first_height, first_width) = arrays[-1].shape[:2], arrays[0].shape[:2]
+            raise damaged(
+                Path(name), f"row {row} is {width}x{height}, row 1 is {first_width}x{first_height}:"
+                " images must be of one size, or be resized with size=PIXELS"
+            )  # fmt: skip
+    return in_range(stacked(arrays), SIGNED)

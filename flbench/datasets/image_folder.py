@@ -1,4 +1,7 @@
-"""Images in folders: `<class>/`, `<domain>/<class>/`, and either below `train/` and `test/`."""
+"""Images in folders: `<class>/`, `<domain>/<class>/`, and either below `train/` and `test/`.
+
+Any words for the parts will do (`parts.py`); a validation part is joined to the training part.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from flbench.datasets.files import Pixels, damaged
+from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, stacked
+from flbench.datasets.parts import part_of, parts_of, words_for_parts
 from flbench.errors import MissingData, UserError
-
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-PARTS = ["test", "train"]
 
 
 @dataclass(frozen=True)
 class FolderImages:
     """All images of a folder, the names of their labels and domains, and each image's domain.
 
-    `domains` is empty and `domain` (shape (m,), int64) is None if the folder has no domains.
+    `domains` is empty and `domain` (shape (m,), int64) is None if the folder has no domains;
+    `notes` says what became of a validation part.
     """
 
     pixels: Pixels
     classes: list[str]
     domains: list[str]
     domain: Tensor | None
+    notes: tuple[str, ...] = ()
 
 
 def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
@@ -39,10 +42,14 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
     """
     if not folder.is_dir():
         raise MissingData(f"there is no folder {folder}")
-    parts = sorted(PARTS, reverse=True) if names(folder) == PARTS else [""]
+    words = parts_of(names(folder))
+    if not words:
+        no_parts(folder, names(folder))
+    order = {"train": 0, "validation": 1, "test": 2}
     found = []
-    for part in parts:
+    for part in sorted(words, key=lambda word: (order[words[word]], word)) or [""]:
         base = folder / part
+        no_parts(base, names(base))
         deep = [child for child in names(base) if names(base / child)]
         if deep and len(deep) < len(names(base)):
             flat = next(child for child in names(base) if child not in deep)
@@ -50,6 +57,7 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
                 f"{base} mixes <class>/ and <domain>/<class>/: {deep[0]} has folders, {flat} none"
             )
         for domain in deep or [""]:
+            no_parts(base / domain, names(base / domain))
             for kind in names(base / domain):
                 files = images(base / domain / kind)
                 if not files:
@@ -58,6 +66,22 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
     if not found:
         raise MissingData(f"{folder} has no folder of images per class")
     return found
+
+
+def no_parts(folder: Path, names: list[str]) -> None:
+    """Refuse folders of classes or domains whose names are words for parts.
+
+    Raises:
+        UserError: there are such; training images could be tested on.
+    """
+    if words := words_for_parts(names):
+        others = [name for name in names if name not in words]
+        beside = f" beside {others[0]}/" if others else ""
+        raise UserError(
+            f"{folder} has {', '.join(f'{word}/' for word in words)}{beside}: expected parts at the"
+            " top, as in FOLDER/train/CLASS/ and FOLDER/test/CLASS/, and no class or domain of such"
+            " a name"
+        )
 
 
 def names(folder: Path) -> list[str]:
@@ -73,8 +97,18 @@ def ordered(found: Iterable[str]) -> list[str]:
 
 
 def images(folder: Path) -> list[Path]:
-    """The images of one class, sorted by name."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+    """The images of one class, sorted by name.
+
+    Raises:
+        UserError: it holds pictures of a kind that is not read, which would be left out.
+    """
+    files = [p for p in folder.iterdir() if p.is_file() and p.name[0] != "."]
+    if other := sorted(p.name for p in files if p.suffix.lower() in OTHER_PICTURES):
+        raise damaged(
+            folder, f"{other[0]} is a picture of a kind that is not read: expected"
+            f" {', '.join(SUFFIXES)}; convert it, or take it away"
+        )  # fmt: skip
+    return sorted(p for p in files if p.suffix.lower() in SUFFIXES)
 
 
 def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderImages:
@@ -97,37 +131,14 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
                 f"{file} is {width}x{height}, {rows[0][3]} is {first_width}x{first_height}: images"
                 " must be of one size, or be resized by writing @SIZE after the folder"
             )
-    if colour or any(array.ndim == 3 for array in arrays):
-        arrays = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in arrays]
-    x = torch.from_numpy(np.stack(arrays))
-    x = x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]
+    x = stacked(arrays, colour)
     classes = ordered(kind for _, _, kind, _ in rows)
     domains = ordered(domain for _, domain, _, _ in rows)
     y = torch.tensor([classes.index(row[2]) for row in rows])
-    test = torch.tensor([row[0] == "test" for row in rows]) if rows[0][0] else None
+    test = torch.tensor([part_of(row[0]) == "test" for row in rows]) if rows[0][0] else None
+    joined = sorted({row[0] for row in rows if part_of(row[0]) == "validation"})
+    notes = tuple(f"the images of {word}/ are in the training part" for word in joined)
     if domains == [""]:
-        return FolderImages(Pixels(x, y, test), classes, [], None)
+        return FolderImages(Pixels(x, y, test), classes, [], None, notes)
     domain = torch.tensor([domains.index(row[1]) for row in rows])
-    return FolderImages(Pixels(x, y, test), classes, domains, domain)
-
-
-def opened(file: Path, size: int | None) -> np.ndarray:
-    """One image as bytes: shape (height, width) if it is grey, else (height, width, 3).
-
-    Of 16-bit grey levels the upper eight bits are taken.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as found:
-            image: Image.Image = found
-            if image.mode.startswith("I;16"):
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            if image.mode in ("I", "F"):
-                raise ValueError("its grey levels have 32 bits, expected 8 or 16")
-            flat = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-            if size is not None and flat.size != (size, size):
-                flat = flat.resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(flat)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(file, error) from None
+    return FolderImages(Pixels(x, y, test), classes, domains, domain, notes)

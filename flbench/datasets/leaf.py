@@ -24,6 +24,7 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, folder_and_size
+from flbench.datasets.parts import words_for_parts
 from flbench.errors import MissingData
 from flbench.results.files import read_bounded, user_path
 
@@ -74,7 +75,13 @@ def leaf(root: Path, argument: str) -> Dataset:
     if size and not text:
         x = as_images(home, x, size)
     test = torch.arange(len(labels)) >= sizes[0] if len(sizes) > 1 else None
-    return Dataset(f"leaf:{argument}", x, y, classes, torch.tensor(domains), test)
+    others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
+    unread = sorted(words_for_parts(others)) if len(sizes) > 1 else []
+    notes = tuple(f"folder {name}/ is left out" for name in unread)
+    return Dataset(
+        f"leaf:{argument}", x, y, classes, torch.tensor(domains), test,
+        domain_names=tuple(users), notes=notes,
+    )  # fmt: skip
 
 
 def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:

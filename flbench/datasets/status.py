@@ -11,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flbench.core.dataset import DatasetInfo
+import torch
+
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError, text_of
 from flbench.federation.loading import entry_name, load_dataset, takes_argument
@@ -66,7 +69,7 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     if fetch:
         download(name, root)
     if check:
-        return [checked(name, root)] if name else check_all(root)
+        return checked(name, root) if name else check_all(root)
     if name:
         return details(surveyed(entry_name(name), root), root)
     return table([surveyed(one, root) for one in entries("datasets")], root)
@@ -180,7 +183,7 @@ def check_all(root: Path) -> list[str]:
         if state == "argument":
             continue
         try:
-            lines.append(f"{name}: absent" if state == "absent" else checked(name, root))
+            lines.append(f"{name}: absent" if state == "absent" else checked(name, root)[0])
         except MissingData:
             lines.append(f"{name}: absent")
         except UserError as error:
@@ -190,8 +193,8 @@ def check_all(root: Path) -> list[str]:
     return lines
 
 
-def checked(name: str, root: Path) -> str:
-    """Load a data set and describe it in one line.
+def checked(name: str, root: Path) -> list[str]:
+    """Load a data set and describe it: in one line what it is, then what is in it.
 
     Raises:
         UserError: it cannot be loaded, or has another number of samples than expected.
@@ -211,7 +214,36 @@ def checked(name: str, root: Path) -> str:
         facts.append(f"loaded as {data.name}")
     if row.state == "part":
         facts.append(f"a part: {row.samples}" if " of " in row.samples else "a part")
-    return ", ".join([*facts, *compare_md5(row.name, root)])
+    return [", ".join([*facts, *compare_md5(row.name, root)]), *contents(data)]
+
+
+def contents(data: Dataset) -> list[str]:
+    """What is in a data set, as far as it says so: labels, clients, parts, features, notes."""
+    lines = []
+    if data.y.ndim == 1:
+        counts = torch.bincount(data.y, minlength=data.classes).tolist()
+        named = data.label_names or tuple(str(label) for label in range(data.classes))
+        shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
+        lines.append(f"  labels    {_some(shown)}")
+    if data.domains is not None:
+        sizes = sorted(torch.bincount(data.domains).tolist())
+        spread = (
+            f"least {sizes[0]:,}, median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,} samples"
+        )
+        lines.append(f"  domains   {len(sizes):,}: {spread}")
+        if data.domain_names:
+            lines.append(f"            {_some(data.domain_names)}")
+    if data.features:
+        lines.append(f"  features  {_some(data.features)}")
+    tested = "its own test part, where the suite's test_set is 'own'"
+    lines.append(f"  tested    {tested if data.test is not None else 'a part that suites draw'}")
+    return [*lines, *(f"  note      {note}" for note in data.notes)]
+
+
+def _some(names: Sequence[str], most: int = 20) -> str:
+    """The first names, and how many more there are."""
+    more = f", and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def compare_md5(name: str, root: Path) -> list[str]:

@@ -5,9 +5,18 @@ Columns, named in the first line of a file in UTF-8:
     label    the label, any text; labels are numbered in their sorted order
     client   perhaps: the domain of the sample, any text, such as a hospital; the partition
              `natural` makes each a client
-    split    perhaps: `train` or `test`; without it there is no original test part
+    split    perhaps: the part, `train` or `test` (and `validation`, which counts as `train`);
+             without it there is no original test part
     others   features: a column of numbers is scaled to mean 0 and standard deviation 1 of the
              training part; any other column becomes one column per value (0 or 1)
+
+Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
+
+    missing    what becomes of rows where a feature is missing: drop, mean or indicator
+    leave      columns that are no features
+    use        columns that look like numbers of rows, and are features all the same
+    text       columns of numbers that are texts, such as codes
+    separator  what is between values, if it is no comma
 """
 
 from __future__ import annotations
@@ -15,22 +24,33 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged, numbered
-from flbench.errors import MissingData
+from flbench.datasets.columns import (
+    classes_of,
+    features_of,
+    groups_of,
+    id_of,
+    is_missing,
+    refused_ids,
+)
+from flbench.datasets.files import damaged
+from flbench.datasets.parts import parts_of, words_for_parts
+from flbench.errors import BadParameter, MissingData
 from flbench.results.files import read_bounded, user_path
 
 LARGEST = 2**31
 """Bytes of a file."""
 VALUES = 100
 """Most values of a column that is not numeric."""
-ROUNDING = 1e-12
-"""A deviation below this share of the largest value comes from rounding."""
 RESERVED = ("label", "client", "split")
+OPTIONS = ("missing", "leave", "use", "text", "separator")
+FILLS = ("drop", "mean", "indicator")
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
 
 
@@ -41,46 +61,114 @@ def table(root: Path, argument: str) -> Dataset:
         MissingData: there is no such file.
         UserError: a row, a column or a value does not fit.
     """
-    path = user_path(argument)
+    name, options = asked(argument)
+    path = user_path(name)
     if not path.is_file():
         raise MissingData(f"there is no file {path}")
-    columns = read(path)
+    columns = read(path, options.get("separator", ","))
     if "label" not in columns:
         raise damaged(path, f"it needs a column 'label', got {', '.join(columns)}")
-    y, labels = numbered(columns["label"])
-    split = columns.get("split")
-    if split is not None and {*split} != {"train", "test"}:
-        came = ", ".join(sorted({*split}))
-        raise damaged(path, f"column 'split' must say train and test, and no other; got {came}")
-    test = None if split is None else np.array(split) == "test"
-    train = np.ones(len(y), dtype=bool) if test is None else ~test
-    parts = [
-        feature(path, name, values, train)
+    for option in ("leave", "use", "text"):
+        if unknown := [one for one in listed(options, option) if one not in columns]:
+            raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
+    features = {
+        name: values
         for name, values in columns.items()
-        if name not in RESERVED
-    ]
-    if not parts:
+        if name not in RESERVED and name not in listed(options, "leave")
+    }
+    if not features:
         raise damaged(path, "it needs one or more columns of features")
+    notes = [f"columns left out: {', '.join(left)}"] if (left := listed(options, "leave")) else []
+    blocks = [columns[name] for name in RESERVED if name in columns]
+    ids = {
+        name: why
+        for name, values in features.items()
+        if name not in listed(options, "use") and (why := id_of(name, values, blocks))
+    }
+    if ids:
+        raise refused_ids(path, ids)
+    fill = options.get("missing", "")
+    if fill == "drop":
+        columns, features, dropped = without_gaps(columns, features)
+        notes += [f"rows left out, as a feature is missing: {dropped}"]
+    y, labels = classes_of(path, "label", columns["label"])
+    test = test_part(path, columns["split"], notes) if "split" in columns else None
+    domains = None
+    if "client" in columns:
+        domains, clients = groups_of(path, "client", columns["client"], "client")
+        if words_for_parts(clients) and len(words_for_parts(clients)) == len(clients):
+            raise damaged(path, f"column 'client' says {', '.join(clients)}: name it 'split'")
+    train = np.ones(len(y), dtype=bool) if test is None else ~test
+    parts, kinds = [], []
+    for name, values in features.items():
+        text = name in listed(options, "text")
+        part, kind = features_of(path, name, values, train, text, fill, VALUES)
+        parts.append(part)
+        kinds.append(f"{name} ({kind})")
     return Dataset(
         f"csv:{argument}",
         torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
         y,
-        labels,
-        numbered(columns["client"])[0] if "client" in columns else None,
+        len(labels),
+        domains,
         None if test is None else torch.from_numpy(test),
+        label_names=labels,
+        domain_names=() if domains is None else clients,
+        features=tuple(kinds),
+        notes=tuple(notes),
     )
 
 
-def read(path: Path) -> dict[str, list[str]]:
+def asked(argument: str) -> tuple[str, dict[str, str]]:
+    """The file of an argument, and its options.
+
+    Raises:
+        BadParameter: an option or its value is unknown.
+
+    Example:
+        >>> asked("a.csv?missing=drop&leave=x,y")
+        ('a.csv', {'missing': 'drop', 'leave': 'x,y'})
+    """
+    name, mark, query = argument.rpartition("?")
+    if not mark or "=" not in query:
+        return argument, {}
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := [key for key in options if key not in OPTIONS]:
+        raise BadParameter(f"csv:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
+    if (fill := options.get("missing", FILLS[0])) not in FILLS:
+        raise BadParameter(f"csv:{argument}: missing is {', '.join(FILLS)}, got '{fill}'")
+    return name, options
+
+
+def listed(options: dict[str, str], option: str) -> list[str]:
+    """The columns that an option names."""
+    return [name.strip() for name in options.get(option, "").split(",") if name.strip()]
+
+
+def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     """The columns of a file by name, texts without spaces around them."""
     try:
         text = read_bounded(path, LARGEST).decode("utf-8-sig")
-        head, *rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row] or [[]]
-    except (ValueError, csv.Error) as error:
+        lines = csv.reader(io.StringIO(text), strict=True, delimiter=separator)
+        head, *rows = [row for row in lines if row] or [[]]
+    except (ValueError, TypeError, csv.Error) as error:
         raise damaged(path, f"it is no table in UTF-8: {error}") from None
     names = [name.strip() for name in head]
+    if len(names) == 1:
+        for other, word in SEPARATORS.items():
+            if other in names[0]:
+                typed = "%09" if other == "\t" else "%3B" if other == ";" else other
+                raise damaged(
+                    path, f"its values are between {word}, expected commas: type"
+                    f" 'csv:{path}?separator={typed}'"
+                )  # fmt: skip
     if len({*names}) < len(names):
         raise damaged(path, "two columns have the same name")
+    if "" in names and rows:
+        raise damaged(
+            path, f"column {names.index('') + 1} has no name, as the column of row numbers that"
+            " data frames write: save it without (index=False), or give the column a name"
+        )  # fmt: skip
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise damaged(path, f"row {number} has {len(row)} values, expected {len(names)}")
@@ -89,38 +177,26 @@ def read(path: Path) -> dict[str, list[str]]:
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a number.
+def without_gaps(
+    columns: dict[str, list[str]], features: dict[str, list[str]]
+) -> tuple[dict[str, list[str]], dict[str, list[str]], int]:
+    """The rows in which no feature is missing: all columns, the features, rows left out."""
+    rows = len(columns["label"])
+    kept = [i for i in range(rows) if not any(is_missing(one[i]) for one in features.values())]
+    left = {name: [values[i] for i in kept] for name, values in columns.items()}
+    return left, {name: left[name] for name in features}, rows - len(kept)
 
-    Example:
-        >>> is_number("1e3"), is_number("")
-        (True, False)
+
+def test_part(path: Path, split: list[str], notes: list[str]) -> np.ndarray:
+    """The mask of the test part, shape (m,), bool; notes what becomes of a validation part.
+
+    Raises:
+        UserError: a word names no part, or training or test part is not there.
     """
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def feature(path: Path, name: str, values: list[str], train: np.ndarray) -> np.ndarray:
-    """The columns of a feature, shape (m, 1) if it is numeric, else (m, number of values)."""
-    try:
-        column = np.array(values, dtype=np.float64)
-    except ValueError:
-        places, count = numbered(values)
-        if count > VALUES:
-            text = next(value for value in values if not is_number(value))
-            raise damaged(
-                path,
-                f"column '{name}' has {count} different values, of which '{text}' is no number:"
-                f" expected numbers, or at most {VALUES} texts; leave it out or fill the gaps",
-            ) from None
-        flags: np.ndarray = np.eye(count)[places.numpy()]
-        return flags
-    if not np.isfinite(column).all():
-        raise damaged(path, f"column '{name}' has values that are not finite")
-    spread, largest = float(column[train].std()), float(np.abs(column[train]).max())
-    is_constant = spread <= ROUNDING * largest
-    scaled: np.ndarray = (column - column[train].mean()) / (1.0 if is_constant else spread)
-    return scaled[:, None]
+    words = parts_of({*split})
+    if not words:
+        came = ", ".join(sorted({*split}))
+        raise damaged(path, f"column 'split' must say train and test, and no other; got {came}")
+    if "validation" in words.values():
+        notes.append("the validation part is in the training part: suites draw their own")
+    return np.array([words[word] == "test" for word in split])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found, absent, present
+from flbench.datasets.parts import words_for_parts
 from flbench.errors import MissingData, UserError, text_of
 from flbench.results.files import read_bounded, user_path
 
@@ -88,7 +90,14 @@ def folder(root: Path, argument: str) -> Dataset:
     found = sorted(user_path(argument).glob("*.txt"))
     if not found:
         raise MissingData(f"data set 'text:{argument}' expects a folder with one .txt per domain")
-    return tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
+    parts = [path.name for path in found if words_for_parts(re.split(r"[._-]", path.stem)[-1:])]
+    if parts:
+        raise UserError(
+            f"{user_path(argument)} has {parts[0]}: expected one file per domain (an author, a"
+            " language), not one per part; put the parts of each domain together"
+        )
+    made = tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
+    return replace(made, domain_names=tuple(path.stem for path in found))
 
 
 def bigrams(root: Path) -> Dataset:
@@ -219,7 +228,12 @@ FOUND = {
 
 def _text(path: Path) -> str:
     try:
-        return read_bounded(path, LARGEST).decode().replace("\r\n", "\n").replace("\r", "\n")
+        return (
+            read_bounded(path, LARGEST)
+            .decode("utf-8-sig")
+            .replace("\r\n", "\n")
+            .replace("\r", "\n")
+        )
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text: {error}") from None
 

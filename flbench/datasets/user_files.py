@@ -5,6 +5,7 @@ Paths are relative to the current folder. Files that do not follow the rules bel
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,19 @@ def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
         x = torch.empty(array.shape, dtype=torch.float32)
         return x.copy_(torch.from_numpy(array)).div_(255)
     if array.dtype.kind in "iu":
+        if array.ndim > 2 or array.min() < 0:
+            raise damaged(
+                path, f"{key} is {array.dtype} {array.shape}, expected tokens of shape (m, T) from"
+                " 0: save pixels as uint8 or float32, other numbers as float32"
+            )  # fmt: skip
         return torch.from_numpy(array.astype(np.int64))
     if array.dtype.kind != "f":
         raise damaged(path, f"{key} must be numbers, got {array.dtype}")
+    if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        raise damaged(
+            path, f"{key} is {array.shape}, which looks like images with channels last: expected"
+            " (m, channels, height, width) of floats; type numpy.moveaxis(x, 3, 1)"
+        )  # fmt: skip
     with np.errstate(over="ignore"):  # what is too large is infinite then
         array = array.astype(np.float32, copy=False)
     if not np.isfinite(array.min()) or not np.isfinite(array.max()):
@@ -111,4 +122,10 @@ def images(root: Path, argument: str) -> Dataset:
     found = image_folder.read(user_path(folder), size)
     if len(found.classes) < 2:
         raise damaged(Path(folder), f"it has one class only, {found.classes[0]}")
-    return scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)
+    made = scaled(f"images:{argument}", found.pixels, len(found.classes), SIGNED, found.domain)
+    return replace(
+        made,
+        label_names=tuple(found.classes),
+        domain_names=tuple(found.domains),
+        notes=tuple(found.notes),
+    )

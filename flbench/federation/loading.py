@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset
-from flbench.errors import BadParameter, MissingData, PluginError
+from flbench.errors import BadParameter, MissingData, PluginError, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import find, load_entry
+
+MOST_ALL_DIFFERENT = 100
+"""Most samples, as of a sample of CIFAR-100, that may each have a class of their own."""
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
@@ -87,4 +90,30 @@ def check(owner: str, dataset: Dataset) -> None:
     if low < 0 or high >= dataset.classes:
         raise PluginError(
             f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
+        )
+    check_targets(owner, dataset)
+
+
+def check_targets(owner: str, dataset: Dataset) -> None:
+    """The targets of a data set are classes, or the tokens that follow each token of a text.
+
+    Raises:
+        UserError: they are something else: masks, numbers that are measured, ids, one label only.
+    """
+    x, y = dataset.x, dataset.y
+    if y.ndim > 1:
+        if y.shape != x.shape or x.dtype != torch.int64:
+            raise UserError(
+                f"{owner}: its targets are of shape {tuple(y.shape[1:])} for samples of"
+                f" {tuple(x.shape[1:])}, such as masks or several labels: expected one class for"
+                " each sample, or of a text the tokens that follow"
+            )
+        return
+    found = len(y.unique())
+    if found == 1:
+        raise UserError(f"{owner}: all of its samples have the same label: expected two or more")
+    if found == len(y) > MOST_ALL_DIFFERENT:
+        raise UserError(
+            f"{owner}: each of its {len(y):,} samples has a label of its own, as an id or a number"
+            " that is measured has: expected classes"
         )

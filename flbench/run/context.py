@@ -35,7 +35,8 @@ class RunServices:
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
     `timed` measures wall time, without `elsewhere`: the seconds in which other runs were at work.
-    The `simulated_clock` is that of the suite, or None.
+    The `simulated_clock` is that of the suite, or None. `told` are the stages of which it was said
+    that clients make no step.
     """
 
     ledger: CommunicationLedger
@@ -51,6 +52,7 @@ class RunServices:
     elsewhere: float = 0.0
     notes: dict[str, Plain] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

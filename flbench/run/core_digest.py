@@ -40,7 +40,7 @@ PARTS: Mapping[str, str] = {
     "processes": "engine.distributed engine.processes.process_group"
     " engine.processes.shared_samples",
     "random numbers": "core.seeding",
-    "rounds": "run.rounds run.runner run.scheduling run.setup",
+    "rounds": "run.idle_clients run.rounds run.runner run.scheduling run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
     "training": "core.client core.lightning_hooks core.local_training engine.batches"

@@ -37,6 +37,7 @@ from flbench.metrics import EPOCHS, measured
 from flbench.plugin.hooks import HookCaller
 from flbench.results.events import RoundRecord
 from flbench.results.schema import Fingerprint
+from flbench.run import idle_clients
 from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality
@@ -147,6 +148,7 @@ def running_round(run: Run, state: State) -> RunGenerator[tuple[State, list[floa
             upload = yield from training_stage(run, start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload, logged)
             refuse_divergence(upload, stage, ctx)
+            tell_of_idle_clients(run, stage, upload)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
             upload, start = timer.answers(stage, upload, start)
@@ -181,6 +183,21 @@ def running_round(run: Run, state: State) -> RunGenerator[tuple[State, list[floa
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
     return replace(state, round=ctx.round), losses
+
+
+def tell_of_idle_clients(run: Run, stage: Stage, upload: Upload) -> None:
+    """Tell once in a run of clients that were to train in a stage and made no step.
+
+    Raises:
+        UserError: they are more than half of its clients.
+    """
+    idle, told = idle_clients.of_upload(stage, upload), run.services.told
+    if stage.label in told:
+        return
+    text = idle_clients.told(idle, len(upload.ids), stage.label, run.executor.workspace)
+    if text:
+        told.add(stage.label)
+        run.services.say(text)
 
 
 def training_stage(

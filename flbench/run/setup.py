@@ -40,6 +40,7 @@ from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
 from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
+from flbench.run import idle_clients
 from flbench.run.checkpoint import Origin, expect_state, load_checkpoint
 from flbench.run.checkpoint_file import generations
 from flbench.run.composition import joined, plugins_of
@@ -136,6 +137,7 @@ def build_executor(
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
+    tell_of_idle_clients(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
     build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     initial = space.row.clone()
@@ -170,6 +172,16 @@ def tell_of_few_samples(spec: RunSpec, space: Workspace, owned: Tensor) -> None:
             f"{few} of {len(owned)} clients end each epoch with a batch of {FEW} samples or"
             " fewer, from which BatchNorm learns little: local.drop_last=true leaves it out"
         )
+
+
+def tell_of_idle_clients(spec: RunSpec, space: Workspace, owned: Tensor) -> None:
+    """Tell of clients that never make a step; `owned` as in `tell_of_few_samples`.
+
+    Raises:
+        UserError: most of them make none.
+    """
+    if text := idle_clients.told(idle_clients.of_sizes(space, owned), len(owned), "train", space):
+        spec.say(text)
 
 
 def simulated_clock(spec: RunSpec, federation: Federation) -> SimulatedClock | None:

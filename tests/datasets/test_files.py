@@ -683,13 +683,15 @@ def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
 
 def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
     assert status.report(tmp_path, "digits", check=True) == [
-        mentioning("digits", "1,797 samples", "1x8x8", "10 labels")
+        mentioning("digits", "1,797 samples", "1x8x8", "10 labels"),
+        "  labels    0 178, 1 182, 2 177, 3 183, 4 181, 5 182, 6 181, 7 179, 8 174, 9 180",
+        "  tested    a part that suites draw",
     ]
     write_mnist(tmp_path, 12, 5)
     with pytest.raises(UserError, match=r"^mnist: expected 70,000 samples, got 17$"):
         status.report(tmp_path, "mnist", check=True)
     write_cifar_npz(tmp_path, "cifar100", 100)
-    assert status.report(tmp_path, "cifar100", check=True) == [
+    assert status.report(tmp_path, "cifar100", check=True)[:1] == [
         mentioning(
             "cifar100",
             "12 samples",
@@ -702,7 +704,7 @@ def test_check_loads_a_data_set_and_compares_its_count(tmp_path: Path) -> None:
     ]
     with pytest.raises(MissingData):
         status.report(tmp_path, "svhn", check=True)
-    assert status.report(tmp_path, "rotated:digits", check=True) == [
+    assert status.report(tmp_path, "rotated:digits", check=True)[:1] == [
         mentioning("rotated:digits", "1,797 samples", "1x8x8", "10 labels", "4 domains")
     ]
 

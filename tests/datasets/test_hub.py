@@ -17,6 +17,34 @@ from flbench.datasets.hub import as_samples
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation.loading import load_dataset
 
+SHAPE = (2, 3)
+
+
+def palette(place: int, colours: list[int]) -> Image.Image:
+    """A picture whose palette is upside down: index 0 is white, 1 is black or a colour."""
+    picture = Image.fromarray(np.full(SHAPE, 1 - place, np.uint8)).convert("P")
+    picture.putdata([1 - place] * 6)
+    picture.putpalette(colours)
+    return picture
+
+
+def filled(mode: str, dark: object, light: object, place: int) -> Image.Image:
+    return Image.new(mode, SHAPE[::-1], light if place else dark)  # type: ignore[arg-type]
+
+
+PICTURES: dict[str, Any] = {
+    "L": lambda place: filled("L", 0, 255, place),
+    "RGB": lambda place: filled("RGB", (0, 0, 0), (255, 255, 255), place),
+    "RGBA": lambda place: filled("RGBA", (0, 0, 0, 255), (255, 255, 255, 255), place),
+    "LA": lambda place: filled("LA", (0, 255), (255, 255), place),
+    "1": lambda place: filled("1", 0, 1, place),
+    "CMYK": lambda place: filled("CMYK", (0, 0, 0, 255), (0, 0, 0, 0), place),
+    "I;16": lambda place: Image.fromarray(np.full(SHAPE, 65535 * place, np.uint16)),
+    "greys": lambda place: palette(place, [255, 255, 255, 0, 0, 0]),
+    "colours": lambda place: palette(place, [255, 255, 255, 200, 0, 0]),
+}
+"""Mode, or what a palette holds -> a dark picture (0) or a light one (1)."""
+
 
 def loaded(argument: str) -> Dataset:
     return load_dataset(f"hub:{argument}", Path("nowhere"))
@@ -29,7 +57,7 @@ def test_the_library_is_named_if_it_is_not_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_option_that_is_not_known() -> None:
-    with pytest.raises(BadParameter, match=mention("label, client, x", "got user")):
+    with pytest.raises(BadParameter, match=mention("label, client, x, size", "got user")):
         loaded("flwrlabs/femnist?user=writer_id")
 
 
@@ -57,10 +85,39 @@ def test_numbers_labels_and_clients_by_hand(stored: Any) -> None:
     assert found.test is not None and found.test.tolist() == [False, False, True]
 
 
+def test_pictures_of_any_kind_are_read_as_from_folders(tmp_path: Path) -> None:
+    """The hub and `images:` give the same numbers for palettes, CMYK, one bit and 16 bits."""
+    for kind, picture in PICTURES.items():
+        folder = tmp_path / kind
+        suffix = "tif" if kind in ("CMYK", "I;16") else "png"
+        for place, label in ((0, "a"), (1, "b")):
+            (folder / label).mkdir(parents=True)
+            picture(place).save(folder / label / f"one.{suffix}")
+        by_folder = load_dataset(f"images:{folder}", Path("nowhere")).x
+        by_hub = as_samples("mine", "image", [picture(0), picture(1)], {})
+        assert torch.equal(by_hub, by_folder), kind
+        assert by_hub.shape[1] == (3 if kind in ("RGB", "RGBA", "CMYK", "colours") else 1), kind
+
+
 def test_sixteen_bits_of_grey_are_scaled() -> None:
-    found = as_samples("mine", "image", [np.full((2, 3), v, np.uint16) for v in (0, 65535)])
+    found = as_samples("mine", "image", [PICTURES["I;16"](0), PICTURES["I;16"](1)], {})
     assert found.shape == (2, 1, 2, 3)
-    assert found.flatten(1).unique(dim=1).flatten().tolist() == [0.0, 1.0]
+    assert found.flatten(1).unique(dim=1).flatten().tolist() == [-1.0, 1.0]
+
+
+def test_one_picture_in_colour_makes_all_of_three_channels() -> None:
+    grey, colour = PICTURES["L"](1), PICTURES["RGB"](1)
+    for order in ([grey, colour], [colour, grey]):
+        found = as_samples("mine", "image", order, {})
+        assert found.shape == (2, 3, 2, 3)
+        assert found.unique().tolist() == [1.0]
+
+
+def test_pictures_of_other_sizes_are_resized_or_refused() -> None:
+    pictures = [PICTURES["L"](0), PICTURES["L"](1).resize((4, 4))]
+    with pytest.raises(UserError, match=r"row 2 is 4x4, row 1 is 3x2: .*size=PIXELS"):
+        as_samples("mine", "image", pictures, {})
+    assert as_samples("mine", "image", pictures, {"size": "5"}).shape == (2, 1, 5, 5)
 
 
 @pytest.mark.slow
@@ -81,7 +138,15 @@ def test_images_become_channels_first(stored: Any) -> None:
         ({"x": [[1.0]], "y": [0]}, "", "no column 'label'"),
         ({"x": [[1.0], [1.0, 2.0]], "label": [0, 1]}, "", "of one shape"),
         ({"x": [[1.0]], "z": [[1.0]], "label": [0]}, "", "got x, z: say x=COLUMN"),
-        ({"x": [[float("nan")]], "label": [0]}, "", "not finite"),
+        ({"x": [[float("nan")], [1.0]], "label": [0, 1]}, "", "not finite"),
+        ({"x": [[0.0], [1.0], [2.0]], "label": [0, 1, -1]}, "", "-1 in row 3"),
+        ({"x": [[0.0], [1.0], [2.0]], "label": [0, 1, None]}, "", "no label in 1 of 3 rows"),
+        ({"x": [[0.0], [1.0]], "label": [0.0, float("nan")]}, "", "no label in 1 of 2 rows"),
+        ({"x": [[0.0], [1.0]], "label": ["a", "NA"]}, "", "no label in 1 of 2 rows"),
+        ({"x": [[0.0], [1.0]], "label": [[0], [1]]}, "", "holds list in row 1"),
+        ({"x": [[0.0], [1.0]], "label": [0.5, 0.7]}, "", "decimals such as 0.5"),
+        ({"x": [[0.0], [1.0]], "label": [1, 1]}, "", "one label only, 1"),
+        ({"x": [[0.0], [1.0]], "label": [0, 1], "w": [1, None]}, "?client=w", "no client in 1"),
     ],
 )
 def test_what_does_not_fit(stored: Any, columns: Any, query: str, why: str) -> None:

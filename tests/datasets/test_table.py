@@ -18,10 +18,10 @@ well,north,test,50,red
 """
 
 
-def loaded(folder: Path, text: str) -> Dataset:
+def loaded(folder: Path, text: str, options: str = "") -> Dataset:
     path = folder / "mine.csv"
     path.write_text(text, encoding="utf-8")
-    return load_dataset(f"csv:{path}", Path("nowhere"))
+    return load_dataset(f"csv:{path}{options}", Path("nowhere"))
 
 
 def test_a_table_by_hand(tmp_path: Path) -> None:
@@ -57,20 +57,16 @@ def test_a_constant_column_is_not_blown_up(tmp_path: Path) -> None:
         ("label\n1\n2\n", "columns of features"),
         ("label,a\n1,2\n1\n", "row 2 has 1 values, expected 2"),
         ("label,a,a\n1,2,3\n1,2,3\n", "the same name"),
-        ("label,a\n1,nan\n1,2\n", "'a' has values that are not finite"),
+        ("label,a\n1,inf\n2,2\n", "'a' has values that are not finite"),
         (
-            "label,split,a\n1,train,2\n1,dev,2\n",
+            "label,split,a\n1,train,2\n2,dev,2\n",
             "and no other; got dev, train",
         ),
         (
-            "label,split,a\n1,train,2\n1,train,2\n",
+            "label,split,a\n1,train,2\n2,train,2\n",
             "train and test, and no other; got train",
         ),
-        (
-            "label,a\n" + "".join(f"1,x{i}\n" for i in range(101)),
-            "101 different values, of which 'x0'",
-        ),
-        ("label,a\n1,\n" + "".join(f"1,{i}\n" for i in range(101)), "of which '' is no number"),
+        ("label,a\n" + "".join(f"{i % 2},x{i % 101}\n" for i in range(202)), "101 different texts"),
         ('label,a\n1,"2\n', "no table"),
     ],
 )
@@ -82,3 +78,187 @@ def test_what_is_refused(tmp_path: Path, text: str, why: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(MissingData):
         load_dataset(f"csv:{tmp_path / 'other.csv'}", tmp_path)
+
+
+PURE_NOISE = ["0.3", "-1.2", "0.8", "0.1", "-0.4", "1.9", "0.2", "-0.7", "1.1", "-2.0"]
+"""Ten numbers in no order."""
+
+
+def rows_of(head: str, *columns: list[str]) -> str:
+    """A table of ten rows, label 0 in the first five; then the columns."""
+    lines = [",".join([str(i // 5), *(one[i] for one in columns)]) for i in range(len(PURE_NOISE))]
+    return "\n".join([f"label,{head}", *lines])
+
+
+COUNTED = [str(i) for i in range(10)]
+SHUFFLED = ["12", "10", "11", "14", "13", "19", "18", "15", "17", "16"]
+GROWING = [str(100 + i * i) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("head", "columns", "why"),
+    [
+        ("", [COUNTED], "column 2 has no name"),
+        (" ", [PURE_NOISE], "column 2 has no name"),
+        ("nr,a", [COUNTED, PURE_NOISE], "'nr' is no feature: it numbers the rows"),
+        ("nr,a", [COUNTED[::-1], PURE_NOISE], "'nr' is no feature: it numbers the rows"),
+        ("nr,a", [SHUFFLED, PURE_NOISE], "'nr' is no feature: it numbers the rows"),
+        ("time,a", [GROWING, PURE_NOISE], "'time' is no feature: its values are all different"),
+        ("time,a", [GROWING[::-1], PURE_NOISE], "'time' is no feature: its values are all"),
+        ("patient_id,a", [["7"] * 10, PURE_NOISE], "'patient_id' is no feature: its name"),
+        ("PatientID,a", [PURE_NOISE, PURE_NOISE], "'PatientID' is no feature: its name"),
+        ("name,a", [[f"n{i}" for i in range(10)], PURE_NOISE], "'name' is no feature: each row"),
+        ("nr,a", [COUNTED[:5] * 2, PURE_NOISE], "'nr' is no feature: it numbers the rows of each"),
+        ("nr,a", [["", *COUNTED[1:]], PURE_NOISE], "'nr' is no feature: it numbers the rows"),
+    ],
+)
+def test_what_only_says_which_row_it_is_is_no_feature(
+    tmp_path: Path, head: str, columns: list[list[str]], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, rows_of(head, *columns))
+
+
+def test_columns_are_left_out_or_kept_where_one_says_so(tmp_path: Path) -> None:
+    text = rows_of("nr,a", COUNTED, PURE_NOISE)
+    without = loaded(tmp_path, text, "?leave=nr")
+    assert without.features == ("a (numbers)",)
+    assert without.notes == ("columns left out: nr",)
+    both = loaded(tmp_path, text, "?use=nr")
+    assert both.features == ("nr (numbers)", "a (numbers)")
+    assert torch.equal(both.x[:, 1:], without.x)
+
+
+@pytest.mark.parametrize("gap", ["", "NA", "n/a", "NaN", "?", "null", "None", "-", " "])
+@pytest.mark.parametrize("rows", [9, 300])
+def test_missing_features_are_refused_in_tables_of_any_length(
+    tmp_path: Path, gap: str, rows: int
+) -> None:
+    values = [gap, *(str(i * 7 % rows / 3) for i in range(1, rows))]
+    text = "label,a\n" + "".join(f"{i % 2},{value}\n" for i, value in enumerate(values))
+    with pytest.raises(UserError, match=r"'a' has no value in 1 of .*row 1 .*missing=drop"):
+        loaded(tmp_path, text)
+
+
+GAPS = "label,a,c\n0,1,red\n1,?,red\n0,3,NA\n1,5,blue\n"
+
+
+@pytest.mark.parametrize(
+    ("fill", "expected", "labels"),
+    [
+        # a: 1, 3, 5, or 1 and 5 where rows are left out; c: blue, red
+        ("drop", [[-1.0, 0, 1], [1.0, 1, 0]], [0, 1]),
+        (
+            "mean",
+            [[-(1.5**0.5), 0, 1], [0, 0, 1], [0, 1 / 3, 2 / 3], [1.5**0.5, 1, 0]],
+            [0, 1, 0, 1],
+        ),
+        (
+            "indicator",
+            [
+                [-(1.5**0.5), 0, 0, 1, 0],
+                [0, 1, 0, 1, 0],
+                [0, 0, 1 / 3, 2 / 3, 1],
+                [1.5**0.5, 0, 1, 0, 0],
+            ],
+            [0, 1, 0, 1],
+        ),
+    ],
+)
+def test_what_becomes_of_gaps_is_chosen(
+    tmp_path: Path, fill: str, expected: list[list[float]], labels: list[int]
+) -> None:
+    found = loaded(tmp_path, GAPS, f"?missing={fill}")
+    assert torch.allclose(found.x, torch.tensor(expected))
+    assert found.y.tolist() == labels
+
+
+def test_only_the_training_part_says_what_the_mean_is(tmp_path: Path) -> None:
+    text = "label,split,a\n0,train,1\n1,train,3\n0,train,\n1,test,100\n"
+    assert loaded(tmp_path, text, "?missing=mean").x[:, 0].tolist() == [-1, 1, 0, 98]
+
+
+@pytest.mark.parametrize("column", ["label", "client"])
+@pytest.mark.parametrize("gap", ["", "NA", "?", "nan"])
+def test_labels_and_clients_may_not_be_missing(tmp_path: Path, column: str, gap: str) -> None:
+    rows = {"label": ["0", "1", "0"], "client": ["x", "y", "x"]}
+    rows[column][1] = gap
+    text = "label,client,a\n" + "".join(
+        f"{label},{client},1\n" for label, client in zip(rows["label"], rows["client"], strict=True)
+    )
+    with pytest.raises(UserError, match=rf"'{column}' has no {column} in 1 of 3 rows, .* row 2"):
+        loaded(tmp_path, text)
+
+
+def test_numbers_that_are_equal_are_one_label_and_one_client(tmp_path: Path) -> None:
+    found = loaded(tmp_path, "label,client,a\n1,7,1\n1.0,07,2\n2,8.0,3\n10,8,4\n")
+    assert found.y.tolist() == [0, 0, 1, 2]
+    assert found.label_names == ("1", "2", "10")
+    assert found.domains is not None and found.domains.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (["1.5", "2.5", "1.5"], "decimals such as 1.5"),
+        ([str(i + 0.5) for i in range(300)], "decimals such as 0.5"),
+        ([str(i) for i in range(9)], "another label in each of its 9 rows"),
+        ([f"name {i}" for i in range(9)], "another label in each of its 9 rows"),
+        (["a", "a", "a"], "one label only, a"),
+        (["0", "1", "-1"], "-1 in row 3, which says that there is no label"),
+    ],
+)
+def test_labels_are_classes(tmp_path: Path, values: list[str], why: str) -> None:
+    text = "label,a\n" + "".join(f"{value},{i % 3}\n" for i, value in enumerate(values))
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, text)
+
+
+def test_two_classes_may_be_minus_one_and_one(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "label,a\n-1,1\n1,2\n-1,3\n").y.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("rows", [6, 300])
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["10", "20", "90+"], "2?.* numbers and .* texts, such as '90\\+' in row 3"),
+        (["1,5", "2,5", "2,7"], "numbers such as '1,5'"),
+        (["5 %", "7 %", "9 %"], "numbers such as '5 %'"),
+        (["$5", "$7", "$1,000"], "numbers such as '\\$5'"),
+    ],
+)
+def test_a_column_is_of_numbers_or_of_texts(
+    tmp_path: Path, rows: int, texts: list[str], why: str
+) -> None:
+    lines = [f'{i % 2},"{texts[i % 3]}"' for i in range(rows)]
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, "\n".join(["label,a", *lines]))
+    found = loaded(tmp_path, "\n".join(["label,a", *lines]), "?text=a")
+    assert found.x.shape == (rows, 3)
+
+
+def test_a_validation_part_counts_as_training(tmp_path: Path) -> None:
+    text = "label,split,a\n0,Training,1\n1,VAL,3\n0,Testing,2\n"
+    found = loaded(tmp_path, text)
+    assert found.test is not None and found.test.tolist() == [False, False, True]
+    assert found.x[:, 0].tolist() == [-1, 1, 0]
+    assert found.notes == ("the validation part is in the training part: suites draw their own",)
+
+
+def test_clients_are_no_parts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'client' says test, train: name it 'split'"):
+        loaded(tmp_path, "label,client,a\n0,train,1\n1,test,2\n")
+
+
+def test_values_between_semicolons(tmp_path: Path) -> None:
+    text = "label;a\n0;1\n1;2\n"
+    with pytest.raises(UserError, match=r"separator=%3B'"):
+        loaded(tmp_path, text)
+    assert loaded(tmp_path, text, "?separator=%3B").x.tolist() == [[-1.0], [1.0]]
+
+
+@pytest.mark.parametrize("option", ["?missing=no", "?colour=red", "?leave=z", "?use=z", "?text=z"])
+def test_options_that_are_none(tmp_path: Path, option: str) -> None:
+    with pytest.raises(UserError, match=option.strip("?").partition("=")[0]):
+        loaded(tmp_path, "label,a\n0,1\n1,2\n", option)

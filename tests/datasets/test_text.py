@@ -426,12 +426,12 @@ def test_data_says_which_texts_are_there(tmp_path: Path) -> None:
 
 def test_data_check_counts_blocks_tokens_and_languages(tmp_path: Path) -> None:
     written(tmp_path / "text")
-    line = status.checked("nordic", tmp_path)
+    line = status.checked("nordic", tmp_path)[0]
     assert mentions(line, "nordic", "64", "3 domains"), line
-    assert status.checked("bigrams", tmp_path) == (
+    assert status.checked("bigrams", tmp_path)[0] == (
         "bigrams: 900 samples of 16, 16 labels, 3 domains"
     )
-    assert status.checked(f"text:{tmp_path / 'text'}", tmp_path).endswith("3 domains")
+    assert status.checked(f"text:{tmp_path / 'text'}", tmp_path)[0].endswith("3 domains")
 
 
 # --- tokens in the core -------------------------------------------------------------------------
@@ -597,3 +597,13 @@ def test_real_text_in_gpt2_s_vocabulary() -> None:
     assert data.domains is not None
     assert min(data.domains.bincount().tolist()) > 500
     assert status.surveyed("nordic-gpt2", REAL).state == "present"
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "test"), ("wiki.valid", "wiki.train"), ("Training", "a")]
+)
+def test_files_named_by_parts_are_no_domains(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text("a b c " * 500)
+    with pytest.raises(UserError, match="expected one file per domain"):
+        load_dataset(f"text:{tmp_path}", tmp_path)

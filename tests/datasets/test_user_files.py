@@ -224,6 +224,30 @@ def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None
         load_dataset(f"npz:{path}", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"y_train": np.zeros(12, int), "y_test": np.zeros(6, int)}, "have the same label"),
+        (
+            {
+                "x_train": np.zeros((99, 3), np.float32),
+                "y_train": np.arange(99),
+                "y_test": np.arange(99, 105),
+            },
+            "a label of its own",
+        ),
+        ({"x_train": np.zeros((12, 5, 5), int)}, "expected tokens of shape"),
+        ({"x_train": -np.ones((12, 5), int)}, "expected tokens of shape"),
+        ({"x_train": np.zeros((12, 8, 8, 3), np.float32)}, "channels last"),
+    ],
+)
+def test_what_would_be_misread_is_refused(
+    tmp_path: Path, changed: dict[str, np.ndarray], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        through(stored(tmp_path / "mine.npz", **changed))
+
+
 # --- images -------------------------------------------------------------------------------------
 
 
@@ -284,6 +308,64 @@ def test_sixteen_bits_of_grey_are_scaled_and_more_are_refused(tmp_path: Path) ->
     assert ((data.x[0] + 1) * 127.5).round().flatten().tolist() == [0, 0, 1, 128, 254, 255]
     Image.fromarray(np.ones((2, 3), dtype=np.float32)).save(tmp_path / "a" / "2.tiff")
     with pytest.raises(UserError, match=mention("32 bits", "8 or 16")):
+        through(tmp_path, "images")
+
+
+def shown(file: Path, level: int) -> None:
+    """A grey picture in a file, and its folders."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((4, 4), level, np.uint8)).save(file)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "test"),
+        ("Training", "Testing"),
+        ("train", "valid", "test"),
+        ("TRAIN", "val", "Test"),
+        ("train_set", "dev", "test_set"),
+    ],
+)
+def test_any_words_for_parts_are_parts(tmp_path: Path, words: tuple[str, ...]) -> None:
+    for number, word in enumerate(words):
+        for label in ("a", "b"):
+            shown(tmp_path / word / label / "1.png", 100 * number)
+    data = through(tmp_path, "images")
+    assert data.label_names == ("a", "b")
+    assert data.domains is None
+    assert data.test is not None
+    assert data.test.tolist() == [False, False] * (len(words) - 1) + [True, True]
+    levels = [100 * number for number in range(len(words)) for _ in "ab"]
+    assert data.x[:, 0, 0, 0].tolist() == pytest.approx([2 * level / 255 - 1 for level in levels])
+    assert len(data.notes) == len(words) - 2
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("train/a", "north/a"),
+        ("train/a", "val/b"),
+        ("train", "cats"),
+        ("north/train", "north/test", "south/train", "south/test"),
+        ("train/a/test", "test/a/train"),
+        ("a/train", "a/test", "b/train", "b/test"),
+    ],
+)
+def test_a_word_for_a_part_is_no_class_and_no_domain(
+    tmp_path: Path, folders: tuple[str, ...]
+) -> None:
+    for folder in folders:
+        shown(tmp_path / folder / "1.png", 0)
+    with pytest.raises(UserError, match=r"(train|val|test)/.*expected parts at the top"):
+        through(tmp_path, "images")
+
+
+def test_a_picture_that_is_not_read_is_not_left_out(tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        shown(tmp_path / label / "1.png", 0)
+    (tmp_path / "b" / "2.GIF").write_bytes(b"GIF89a")
+    with pytest.raises(UserError, match=r"b cannot be used: 2.GIF is a picture .* not read"):
         through(tmp_path, "images")
 
 

@@ -356,7 +356,8 @@ def test_clients_with_too_few_batches_stand_still_and_the_run_says_so(play_toy: 
     uploads: list[Any] = []
     method = composition(("per-fedavg", PerFedAvg()), ("watch", watching(uploads)))
     played = play_toy(method, rounds=1, local={"batch_size": 10, "lr": 0.1}, **RAGGED)
-    assert played.said[1:] == [mentioning("per-fedavg", "3 clients", "2 batches")]
+    told = mentioning("per-fedavg", "3 clients", "2 batches")
+    assert told in played.said
     moved = (uploads[0].selected() != played.run.context.initial).any(dim=1)
     assert moved.tolist() == [True] * 3 + [False] * 3
     assert (adapted(played) != played.personal).any(dim=1).all(), "one batch is enough to adapt"

@@ -1,0 +1,270 @@
+"""Columns of people's tables: what is missing, what is a number, a class, a client or only an id.
+
+Every door through which a table comes (`csv:`, `hub:`) reads its columns here, so that one text
+means one thing. What would give a wrong number without a word is refused, with what to type.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.datasets.files import damaged
+from flbench.errors import UserError
+
+MISSING = frozenset(
+    (
+        *("", "?", "-", "--", ".", "#n/a", "#na", "<na>", "n/a", "na", "nan", "-nan", "nat", "nil"),
+        *("none", "null", "missing", "#value!", "#div/0!", "#ref!", "#null!"),
+    )
+)
+"""Texts that say that there is no value, in small letters."""
+BY_CHANCE = 8
+"""Rows from which an order, or values that are all different, are none of chance: 2 / 8! = 5e-5."""
+ROUNDING = 1e-12
+"""A deviation below this share of the largest value comes from rounding."""
+MEANT_AS_NUMBER = re.compile(r"[-+]?[$€£]?\s?[\d.,' ]*\d[.,]?\s?[%$€£]?")
+"""A number as people write it: with a decimal comma, thousands, per cent or a currency."""
+ID_WORDS = ("id", "ids", "idx", "index", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
+"""Last words of the names of columns that say which row or whose row it is."""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value says that there is none.
+
+    Example:
+        >>> [is_missing(one) for one in (None, " NA ", float("nan"), "?", 0, "no")]
+        [True, True, True, True, False, False]
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return True
+    return isinstance(value, str) and value.strip().lower() in MISSING
+
+
+def as_number(value: object) -> float | None:
+    """The number that a value is, or None.
+
+    Example:
+        >>> as_number("1e3"), as_number("1.0") == as_number(1), as_number("1,5"), as_number("1_0")
+        (1000.0, True, None, None)
+    """
+    if isinstance(value, str) and "_" in value:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type] # what is no number raises
+    except (TypeError, ValueError):
+        return None
+
+
+def numbers_of(values: Sequence[object]) -> list[float] | None:
+    """The values as numbers, or None if one of them is no finite number."""
+    found = [as_number(value) for value in values]
+    return None if any(one is None or not math.isfinite(one) for one in found) else found  # type: ignore[return-value]
+
+
+def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels as 0..C-1, shape (m,), int64, and their names; numbers in their order, else texts.
+
+    Raises:
+        UserError: labels are missing, are no classes (lists, decimals, one for each row), or there
+            is one only.
+    """
+    places, names = groups_of(path, column, values, "label")
+    numbers = numbers_of(values)
+    if numbers is not None:
+        decimal = next((one for one in numbers if one != round(one)), None)
+        if decimal is not None:
+            raise damaged(
+                path, f"column '{column}' holds decimals such as {decimal:g}: expected classes;"
+                " make classes of it, such as low and high"
+            )  # fmt: skip
+        whole = sorted({int(one) for one in numbers})
+        if len(whole) > 2 and whole == list(range(-1, len(whole) - 1)):
+            at = numbers.index(-1)
+            raise damaged(
+                path, f"column '{column}' is -1 in row {at + 1}, which says that there is no label:"
+                " leave these rows out, or give this class a name"
+            )  # fmt: skip
+    if len(names) < 2:
+        raise damaged(path, f"column '{column}' has one label only, {names[0]}")
+    if len(names) == len(values) >= BY_CHANCE:
+        raise damaged(
+            path, f"column '{column}' has another label in each of its {len(values)} rows, as an id"
+            " or a measured number has: expected classes"
+        )  # fmt: skip
+    return places, names
+
+
+def groups_of(
+    path: Path, column: str, values: Sequence[object], what: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Number of each value's group, shape (m,), int64, and the groups' names, in order.
+
+    `1` and `1.0` are one group, as ` a` and `a` are.
+
+    Raises:
+        UserError: a value is missing, or is a list; `what` says whose value it is.
+    """
+    gone = [row for row, value in enumerate(values, 1) if is_missing(value)]
+    if gone:
+        raise damaged(
+            path, f"column '{column}' has no {what} in {len(gone)} of {len(values)} rows, such as"
+            f" row {gone[0]} ({values[gone[0] - 1]!r}): fill it in, or leave these rows out"
+        )  # fmt: skip
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, str | int | float | bool | np.generic):
+            raise damaged(
+                path, f"column '{column}' holds {type(value).__name__} in row {row}: expected one"
+                f" {what} for each sample"
+            )  # fmt: skip
+    numbers = numbers_of(values)
+    keys = numbers if numbers is not None else [str(value).strip() for value in values]
+    found, places = np.unique(np.array(keys), return_inverse=True)
+    names = [f"{key:.17g}" if numbers is not None else str(key) for key in found.tolist()]
+    return torch.from_numpy(places.astype(np.int64)), tuple(names)
+
+
+def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
+    """Whether a column of features holds numbers; missing values aside.
+
+    Raises:
+        UserError: it holds numbers and texts, or numbers as people write them for people.
+    """
+    there = [value for value in values if not is_missing(value)]
+    numbers = [value for value in there if as_number(value) is not None]
+    if len(numbers) == len(there):
+        return bool(there)
+    remedy = f"write numbers such as 1234.5, or read it as texts with ?text={column}"
+    if numbers:
+        text = next(value for value in there if as_number(value) is None)
+        raise damaged(
+            path, f"column '{column}' holds {len(numbers)} numbers and {len(there) - len(numbers)}"
+            f" texts, such as '{text}' in row {values.index(text) + 1}: {remedy}"
+        )  # fmt: skip
+    if all(MEANT_AS_NUMBER.fullmatch(value) for value in there):
+        raise damaged(path, f"column '{column}' holds numbers such as '{there[0]}': {remedy}")
+    return False
+
+
+def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] = ()) -> str:
+    """Why a column of features only says which row it is; "" if it does not.
+
+    It does so if its name says so, if it numbers the rows (all of them, or anew in each `block`, a
+    column of groups), or if its values are all different and sorted, or texts all different.
+
+    Example:
+        >>> id_of("patient_id", ["7", "3"]), id_of("age", ["7", "3"])
+        ('its name says that it is an id', '')
+    """
+    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    if words and words[-1] in ID_WORDS:
+        return "its name says that it is an id"
+    rows = [row for row, value in enumerate(values) if not is_missing(value)]
+    known = [values[row] for row in rows]
+    numbers = numbers_of(known)
+    if len(known) < BY_CHANCE:
+        return ""
+    if numbers is None:
+        is_text = all(as_number(value) is None for value in known)
+        return "each row has another text" if is_text and len({*known}) == len(known) else ""
+    column = np.array(numbers)
+    if np.array_equal(np.sort(column), np.arange(len(column)) + column.min()):
+        return "it numbers the rows"
+    steps = np.diff(column)
+    if (steps > 0).all() or (steps < 0).all():
+        return "its values are all different and in order, as the number of a row"
+    groups = ([block[row] for row in rows] for block in blocks)
+    return "it numbers the rows of each group" if any(_anew(column, g) for g in groups) else ""
+
+
+def _anew(column: np.ndarray, block: Sequence[object]) -> bool:
+    """Whether a column counts the rows of each group from the same number."""
+    _, groups = np.unique(np.array([str(one) for one in block]), return_inverse=True)
+    if not 1 < groups.max() + 1 <= len(column) // 2:
+        return False
+    parts = [column[groups == group] for group in range(groups.max() + 1)]
+    first = parts[0][0]
+    return all(np.array_equal(part, np.arange(len(part)) + first) for part in parts)
+
+
+def features_of(
+    path: Path,
+    column: str,
+    values: Sequence[str],
+    train: np.ndarray,
+    text: bool,
+    fill: str,
+    most: int,
+) -> tuple[np.ndarray, str]:
+    """The numbers of a column of features, shape (m, k), and what they are.
+
+    Numbers are scaled to mean 0 and standard deviation 1 over the rows of `train`; a column of
+    texts becomes one of 0 and 1 for each text. What is missing is the mean of `train`; with `fill`
+    "indicator" one column more is 1 there.
+
+    Raises:
+        UserError: values are missing and `fill` is "", or a column does not fit.
+    """
+    gone = np.array([is_missing(value) for value in values])
+    if gone.all():
+        raise damaged(path, f"column '{column}' is empty: leave it out with ?leave={column}")
+    if gone.any() and not fill:
+        row = int(gone.argmax())
+        raise damaged(
+            path, f"column '{column}' has no value in {gone.sum()} of {len(gone)} rows, such as row"
+            f" {row + 1} ({values[row]!r}): leave these rows out with ?missing=drop, take the mean"
+            " with ?missing=mean, or add a column that says so with ?missing=indicator"
+        )  # fmt: skip
+    known = [value for value, is_gone in zip(values, gone, strict=True) if not is_gone]
+    numeric = not text and is_numeric(path, column, values)
+    table = np.full((len(values), 1), np.nan)
+    if numeric:
+        table[~gone, 0] = [float(value) for value in known]
+        if not np.isfinite(table[~gone]).all():
+            raise damaged(path, f"column '{column}' has values that are not finite")
+        kind = "numbers"
+    else:
+        names, places = np.unique(np.array(known), return_inverse=True)
+        if len(names) > most:
+            raise damaged(
+                path, f"column '{column}' has {len(names)} different texts, such as '{known[0]}':"
+                f" expected numbers, or at most {most} texts; leave it out with ?leave={column}"
+            )  # fmt: skip
+        table = np.full((len(values), len(names)), np.nan)
+        table[~gone] = np.eye(len(names))[places]
+        kind = f"{len(names)} texts"
+    return _filled(
+        path, column, table, train, numeric, fill == "indicator" and bool(gone.any())
+    ), kind
+
+
+def _filled(
+    path: Path, column: str, table: np.ndarray, train: np.ndarray, scale: bool, indicator: bool
+) -> np.ndarray:
+    gone = np.isnan(table[:, :1])
+    known = table[train & ~gone[:, 0]]
+    if not len(known):
+        raise damaged(path, f"column '{column}' has no value in the training part")
+    mean, spread = known.mean(axis=0), known.std(axis=0)
+    table = np.where(gone, mean, table)
+    if scale:
+        is_constant = spread <= ROUNDING * np.abs(known).max()
+        table = (table - mean) / np.where(is_constant, 1.0, spread)
+    return np.concatenate([table, gone], axis=1) if indicator else table
+
+
+def refused_ids(path: Path, found: dict[str, str]) -> UserError:
+    """The error for columns that only say which row it is, column -> why."""
+    column, why = next(iter(found.items()))
+    names = ",".join(found)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return damaged(
+        path, f"column '{column}'{more} is no feature: {why}; leave it out with ?leave={names}, or"
+        f" keep it with ?use={names}"
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Pictures of any kind as bytes: one conversion for folders and for the hub.
+
+A picture is grey or has three colours. Palettes, CMYK, one bit and 16 bits are converted; what is
+transparent is shown as it is below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flbench.datasets.files import damaged
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Files that are read."""
+OTHER_PICTURES = (
+    *(".apng", ".avif", ".dcm", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2", ".jpe", ".npy"),
+    *(".pbm", ".pcx", ".pnm", ".psd", ".raw", ".svg", ".tga", ".xbm"),
+)
+"""Files that are pictures too, or arrays of them, and are refused rather than left out."""
+GREY = ("1", "L", "LA", "La")
+
+
+def opened(file: Path, size: int | None) -> np.ndarray:
+    """The picture in a file; see `as_array`.
+
+    Raises:
+        UserError: it cannot be read, or its levels have more than 16 bits.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file) as found:
+            return as_array(found, size)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise damaged(file, error) from None
+
+
+def as_array(image: Image, size: int | None = None) -> np.ndarray:
+    """A picture as bytes: shape (height, width) if it is grey, else (height, width, 3).
+
+    Of 16-bit grey levels the upper eight bits are taken. With `size` it is resized to size x size.
+
+    Raises:
+        ValueError: its levels are no whole numbers below 65,536.
+    """
+    from PIL import Image as images
+
+    if image.mode.startswith("I;16") or image.mode == "I":
+        levels = np.asarray(image)
+        if levels.size and not 0 <= levels.min() <= levels.max() <= 65535:
+            raise ValueError("its grey levels have 32 bits, expected 8 or 16")
+        image = images.fromarray((levels >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its grey levels have 32 bits, expected 8 or 16")
+    flat = image.convert("L" if image.mode in GREY else "RGB")
+    if image.mode in ("P", "PA"):
+        array = np.asarray(flat)
+        if (array == array[..., :1]).all():
+            flat = images.fromarray(np.ascontiguousarray(array[..., 0]))
+    if size is not None and flat.size != (size, size):
+        flat = flat.resize((size, size), images.Resampling.BILINEAR)
+    return np.asarray(flat)
+
+
+def stacked(arrays: Sequence[np.ndarray], colour: bool = False) -> Tensor:
+    """Pictures of one size as (m, 1 or 3, height, width), uint8; three channels if one has them."""
+    if colour or any(array.ndim == 3 for array in arrays):
+        arrays = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in arrays]
+    x = torch.from_numpy(np.stack(arrays))
+    return x.permute(0, 3, 1, 2) if x.ndim == 4 else x[:, None]
