@@ -441,7 +441,7 @@ def test_clients_that_upload_different_things_are_refused(play_toy: Play) -> Non
         )
 
     for end in together(2, fit):
-        assert str(end) == mentioning("round 4", "train")
+        assert str(end) == mentioning("round 4", "train", "mood")
 
 
 # --- one speaks -------------------------------------------------------------------------------
