@@ -150,18 +150,21 @@ def test_what_is_a_generator_of_a_run_is_said_by_its_name() -> None:
 # --- the public names -------------------------------------------------------------------------
 
 
-def typed_names() -> set[str]:
-    """What a type checker sees in `flbench/__init__.py`."""
+def typed_names() -> dict[str, str]:
+    """What a type checker sees in `flbench/__init__.py`: name -> module."""
     body = ast.parse((ROOT / "flbench" / "__init__.py").read_text(encoding="utf-8")).body
     (block,) = [node for node in body if isinstance(node, ast.If)]
-    return {
-        a.asname or a.name for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names
-    }
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {a.asname or a.name: str(node.module) for node in imports for a in node.names}
 
 
 def test_what_is_public_is_what_is_served_and_what_is_typed() -> None:
     assert list(flbench.__all__) == sorted(set(flbench.__all__)) == dir(flbench)
-    assert set(flbench.__all__) == typed_names() | {"__version__"}
+    assert set(flbench.__all__) == {*typed_names(), "__version__"}
+    for name, module in typed_names().items():
+        home = importlib.import_module(module)
+        expected = getattr(home, name, None) or importlib.import_module(f"{module}.{name}")
+        assert getattr(flbench, name) is expected, name
     with pytest.raises(AttributeError, match=mention("nonsense", "attribute")):
         _ = flbench.nonsense
 
@@ -234,7 +237,7 @@ def test_every_package_is_shipped() -> None:
     packages |= {"flbench_plugins", "flbench_benchmarks"}
     packages |= {
         f"flbench_benchmarks.{part}"
-        for part in ("compare", "compare.drivers", "papers", "speed", "studies")
+        for part in ("compare", "compare.drivers", "networks", "papers", "speed", "studies")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
 

@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flbench.leaderboard.markdown import grid
+
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "leaderboard" / "studies" / "compositions.json"
 OUTCOMES = ("runs", "refused", "undefined", "fails")
@@ -34,14 +36,17 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"Of {total} pairs of {len(rows)} methods {pairs['runs']} run, {pairs['refused']} are"
         f" refused,\n{pairs['undefined']} are undefined and {pairs['fails']} fail.",
         "",
-        "| method | runs with | refused | undefined | fails |",
-        "|---|---|---:|---:|---:|",
     ]
-    for row in rows:
-        names = ", ".join(f"`{name}`" for name in row["runs"]) or "-"
-        counts = " | ".join(str(row[f"n_{what}"]) for what in OUTCOMES[1:])
-        lines.append(f"| `{row['method']}` | {names} | {counts} |")
-    return "\n".join(lines) + "\n"
+    cells = [
+        [
+            f"`{row['method']}`",
+            ", ".join(f"`{name}`" for name in row["runs"]),
+            *(str(row[f"n_{what}"]) for what in OUTCOMES[1:]),
+        ]
+        for row in rows
+    ]
+    headings = [("method", True), ("runs with", True), *((what, False) for what in OUTCOMES[1:])]
+    return "\n".join([*lines, *grid(headings, cells)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ The page is read from the source of the built-in methods, without importing them
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
+from flbench.leaderboard.markdown import grid
 from flbench.plugin.method_info import MethodInfo, method_infos
 
 WIDTH = 120
@@ -17,11 +19,13 @@ WIDTH = 120
 
 def table(found: list[MethodInfo]) -> list[str]:
     """Markdown: one row per method."""
-    lines = ["| method | summary | kind | paper | hooks |", "|---|---|---|---|---|"]
-    for one in found:
-        cells = (f"`{one.name}`", one.summary, one.kind, one.source, ", ".join(one.hooks))
-        lines.append(_row(cells))
-    return lines
+    return _grid(
+        ("method", "summary", "kind", "paper", "hooks"),
+        [
+            (f"`{one.name}`", one.summary, one.kind, one.source, ", ".join(one.hooks))
+            for one in found
+        ],
+    )
 
 
 def page(found: list[MethodInfo]) -> str:
@@ -63,11 +67,12 @@ def _departs(one: MethodInfo) -> str:
 def _parameters(one: MethodInfo) -> list[str]:
     """Markdown: the table of parameters, then the presets."""
     lines: list[str] = []
-    if one.parameters:
-        lines += ["", "| parameter | type | default | meaning |", "|---|---|---|---|"]
-    for p in one.parameters:
-        default = f"`{p.default}`" if p.default else ""
-        lines.append(_row((f"`{p.name}`", f"`{p.type}`", default, p.doc)))
+    rows = [
+        (f"`{p.name}`", f"`{p.type}`", f"`{p.default}`" if p.default else "", p.doc)
+        for p in one.parameters
+    ]
+    if rows:
+        lines += ["", *_grid(("parameter", "type", "default", "meaning"), rows)]
     lines += [""] if one.presets else []
     for name, values in one.presets.items():
         settings = ", ".join(f"`{key}={value}`" for key, value in values.items())
@@ -75,10 +80,10 @@ def _parameters(one: MethodInfo) -> list[str]:
     return lines
 
 
-def _row(cells: tuple[str, ...]) -> str:
-    """One row of a table; a `|` in a cell is escaped."""
-    safe = (" ".join(cell.split()).replace("|", "\\|") or "-" for cell in cells)
-    return f"| {' | '.join(safe)} |"
+def _grid(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of words; a `|` in a cell is escaped."""
+    safe = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return grid([(heading, True) for heading in headings], safe)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flbench.leaderboard.markdown import grid
 from flbench_benchmarks.compare.comparison import TOLERANCE
 from flbench_benchmarks.compare.pairs import UNPLAYED
 
@@ -97,11 +98,17 @@ def filled(line: str) -> str:
 
 def table(reports: Sequence[Report]) -> str:
     """One row per comparison."""
-    rows = ["| method | their class | compared | result |", "|---|---|---|---|"]
-    for one in reports:
-        compared = f"{one['compared']} models: {', '.join(one['models'])}"
-        rows.append(f"| {label(one)} | `{one['algorithm']}` | {compared} | {result(one)} |")
-    return "\n".join(rows) + "\n"
+    headings = [(name, True) for name in ("method", "their class", "compared", "result")]
+    rows = [
+        [
+            label(one),
+            f"`{one['algorithm']}`",
+            f"{one['compared']} models: {', '.join(one['models'])}",
+            result(one),
+        ]
+        for one in reports
+    ]
+    return "\n".join(grid(headings, rows)) + "\n"
 
 
 def result(one: Report) -> str:

@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flbench.leaderboard.markdown import grid
+
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "leaderboard" / "studies" / "unreliable-clients.json"
 KINDS = ("all there", "absent", "fail", "late", "hardly any")
@@ -43,16 +45,14 @@ def page(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         methods.setdefault(row["method"], []).append(row)
     heads = [f"{kind}: {what}" for kind in KINDS for what in ("accuracy", "MB", "s")]
-    lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    digits = {"accuracy_mean": 3, "mb_per_client": 3, "simulated_seconds": 0}
+    lines = []
     for name, cells in methods.items():
-        shown = [
-            f"{cell['accuracy_mean']:.3f} | {cell['mb_per_client']:.3f}"
-            f" | {cell['simulated_seconds']:.0f}"
-            for cell in cells
-        ]
-        assert len(shown) == len(KINDS), f"{name}: {len(shown)} cells"
-        lines.append(f"| {name} | {' | '.join(shown)} |")
-    return "\n".join([TEXT, *lines]) + "\n"
+        assert len(cells) == len(KINDS), f"{name}: {len(cells)} cells"
+        shown = [f"{cell[key]:.{places}f}" for cell in cells for key, places in digits.items()]
+        lines.append([name, *shown])
+    table = grid([("method", True), *((head, False) for head in heads)], lines)
+    return "\n".join([TEXT, *table]) + "\n"
 
 
 if __name__ == "__main__":

@@ -2,35 +2,24 @@
 
     python docs/tools/which_method_page.py > docs/which-method.md
 
-The page is read from the files of `leaderboard/results`, and from how good `flbench recommend` is,
-which `flbench recommend --score leaderboard/studies/recommend.json` writes.
+The page is read from the files of `leaderboard/results`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from flbench.leaderboard.markdown import anchor
+from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
-from flbench.leaderboard.recommendation import (
-    CLOSE,
-    EVIDENCE,
-    NEAREST,
-    NEWCOMERS,
-    verdict,
-)
-from flbench.leaderboard.recommendation import (
-    LEAST as OTHERS,
-)
 from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow, tables
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
-SCORE = ROOT / "leaderboard" / "studies" / "recommend.json"
+BASELINES = [("`fedavg`", False), ("`local-only`", False)]
+NEWCOMERS = "unseen_accuracy"
+"""The metric of clients that join after the last round."""
 LEAST = 8
 """Ranked methods at their defaults that a table must have."""
 NAMED = 8
@@ -127,14 +116,10 @@ def baseline(table: Table, name: str) -> TableRow | None:
 
 def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
-    lines = [
-        "## By how clients differ",
-        "",
-        *LEFT_OUT.split("\n"),
-        "| your clients | suite | clients | rounds | methods | best"
-        " | cannot be told apart from it | `fedavg` | `local-only` |",
-        "|---|---|---:|---:|---:|---|---|---:|---:|",
-    ]
+    headings = [("your clients", True), ("suite", True)]
+    headings += [(name, False) for name in ("clients", "rounds", "methods")]
+    headings += [("best", True), ("cannot be told apart from it", True), *BASELINES]
+    lines = []
     for table in found:
         rows = methods(table)
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
@@ -149,43 +134,36 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             peers(rows),
             *("-" if row is None else f"{row.mean:.3f}" for row in others),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return ["## By how clients differ", "", *LEFT_OUT.split("\n"), *grid(headings, lines)]
 
 
 def by_bytes(found: Sequence[Table]) -> list[str]:
     """Markdown: the best method for what clients may send and receive, over that of fedavg."""
-    lines = [
-        "## By what clients may send and receive",
-        "",
-        "The best method that moves at most so many times the megabytes of `fedavg`.",
-        "",
-        "| suite | MB of `fedavg` | half | as much | five times | any |",
-        "|---|---:|---|---|---|---|",
-    ]
+    headings = [("suite", True), ("MB of `fedavg`", False)]
+    headings += [(name, True) for name in ("half", "as much", "five times", "any")]
+    lines = []
     for table in found:
         fedavg, rows = baseline(table, "fedavg"), methods(table)
         if fedavg is None:
             continue
         budgets = [0.5, 1.0, 5.0, float("inf")]
         cells = [shown(within(rows, times * size(fedavg))) for times in budgets]
-        lines.append(
-            f"| `{table.suite}` on `{table.dataset}` | {size(fedavg):.2f} | {' | '.join(cells)} |"
-        )
-    return lines
+        lines.append([f"`{table.suite}` on `{table.dataset}`", f"{size(fedavg):.2f}", *cells])
+    return [
+        "## By what clients may send and receive",
+        "",
+        "The best method that moves at most so many times the megabytes of `fedavg`.",
+        "",
+        *grid(headings, lines),
+    ]
 
 
 def by_newcomers(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods for clients that join after the last round."""
-    lines = [
-        "## If clients join later",
-        "",
-        "Mean accuracy of clients that joined after the last round: with what the method gives",
-        "them then, and after some local epochs of their own.",
-        "",
-        "| suite | at once | `fedavg` | `local-only` | local epochs | after these |",
-        "|---|---|---:|---:|---:|---|",
-    ]
+    headings = [("suite", True), ("at once", True), *BASELINES]
+    headings += [("local epochs", False), ("after these", True)]
+    lines = []
     late = [table for table in found if table.joins_late]
     for table in late:
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
@@ -197,8 +175,15 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
             str(table.settings["unseen_epochs"]),
             ranked(table, f"{NEWCOMERS}_tuned"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines if late else []
+        lines.append(cells)
+    text = [
+        "## If clients join later",
+        "",
+        "Mean accuracy of clients that joined after the last round: with what the method gives",
+        "them then, and after some local epochs of their own.",
+        "",
+    ]
+    return [*text, *grid(headings, lines)] if late else []
 
 
 def ranked(table: Table, metric: str) -> str:
@@ -210,15 +195,8 @@ def ranked(table: Table, metric: str) -> str:
 
 def by_purpose(found: Sequence[Table]) -> list[str]:
     """Markdown: the five best rows of the suites that have a purpose of their own."""
-    lines = [
-        "## Other constraints",
-        "",
-        "The five best rows, with their settings and with methods that go together (`a+b`); of",
-        "seconds (simulated) the least, among rows of which every seed got there.",
-        "",
-        "| constraint | suite | the best first | `fedavg` | `local-only` |",
-        "|---|---|---|---:|---:|",
-    ]
+    headings = [("constraint", True), ("suite", True), ("the best first", True), *BASELINES]
+    lines = []
     for table in found:
         if table.suite not in PURPOSES:
             continue
@@ -237,79 +215,15 @@ def by_purpose(found: Sequence[Table]) -> list[str]:
             f"{row.mean_of(column):.{digits}f}" if row and row.column(column) else "-"
             for row in (baseline(table, name) for name in ("fedavg", "local-only"))
         ]
-        cells = [wanted, f"`{table.suite}` on `{table.dataset}`", best, *others]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-ASK = f"""## By your own numbers
-
-Use this command to find tables like your federation, not as a decision: in the test below its
-choice was not significantly better than the method that is best on average.
-
-    flbench recommend --clients 100 --participation 0.1 --labels-per-client 2 --groups
-    flbench recommend --clients 50 --alpha 0.1 --traffic 1
-    flbench recommend --clients 5 --same-labels --samples 300
-
-The command compares what you know of your federation with the tables of the leaderboard that
-have {OTHERS} methods beside `fedavg` and `local-only`, and no attackers. What you do not give is
-not compared.
-
-- `--clients`, `--participation` (share of the clients in a round), `--samples` (that a client
-  learns from), `--groups` or `--no-groups`;
-- one of `--labels-per-client` (of `--labels 10`), `--alpha` (of a Dirichlet distribution), and
-  `--same-labels` (all labels, but samples that look or mean different);
-- `--traffic TIMES`: the bytes a client may send and receive, over those of one model for all,
-  which are 2 x size of the model x rounds x participation;
-- `--newcomers`: clients that join later are what counts, in the tables that have such;
-  `--different-networks`: clients have networks of their own, so only methods that allow that.
-
-The distance to a table is the mean over what both have of the difference over the range of all
-tables, numbers of clients, samples and participation as logarithms (Gower). A method's gain over
-the better of `fedavg` and `local-only` is averaged over the {NEAREST} nearest tables, and those as
-near as the last of them, with weights 1 / ({CLOSE} + distance), if {EVIDENCE} of them have it. The
-interval is a 95 % prediction interval of one more federation. It is wide where the tables are few
-or differ.
-
-### How good the answers are
-
-For each table the command was asked with the table's own numbers, and had no table of that suite.
-*Regret* is the accuracy of the best method of the table less that of the first method of the
-answer, in points. Beside it: the method that is best on average over the same tables, each baseline
-everywhere, and a method drawn at random. `flbench recommend --score FILE.json` writes these
-numbers; they are in [recommend.json](../leaderboard/studies/recommend.json).
-"""
-
-
-def by_numbers(scored: Mapping[str, Any]) -> list[str]:
-    """Markdown: the command, and how good its answers are for suites that were left out."""
-    rows, means = scored["rows"], scored["mean"]
-    others = sorted({*means["regret"]} - {"nearest", "on average", "at random"})
-    ways = ["nearest", "on average", *others, "at random"]
-    low, high = (100 * end for end in means["saved_interval"])
-    lines = [
-        *ASK.splitlines(),
+        lines.append([wanted, f"`{table.suite}` on `{table.dataset}`", best, *others])
+    return [
+        "## Other constraints",
         "",
-        f"**{verdict(means)}**",
+        "The five best rows, with their settings and with methods that go together (`a+b`); of",
+        "seconds (simulated) the least, among rows of which every seed got there.",
         "",
-        f"The regret of the nearest tables, less that of the best on average, is"
-        f" {-100 * means['saved']:+.1f} points",
-        f"(95 % interval {-high:+.1f} to {-low:+.1f}; {means['suites']} suites, drawn with"
-        " replacement). The prediction intervals held",
-        f"the gain for {100 * means['inside']:.0f} % of the tables.",
-        "",
-        "| table | best | nearest tables say | best on average says | "
-        + " | ".join(f"regret: {way}" for way in ways)
-        + " |",
-        "|---|---|---|---|" + "---:|" * len(ways),
+        *grid(headings, lines),
     ]
-    for row in rows:
-        cells = [f"`{row[key]}`" for key in ("best", "recommended", "on_average")]
-        cells += [f"{100 * row['regret'][way]:.1f}" for way in ways]
-        lines.append(f"| {row['table']} | {' | '.join(cells)} |")
-    cells = [f"**{100 * means['regret'][way]:.1f}**" for way in ways]
-    lines.append(f"| mean of {means['tables']} tables | | | | {' | '.join(cells)} |")
-    return lines
 
 
 def count_of(found: Sequence[Table]) -> int:
@@ -317,8 +231,8 @@ def count_of(found: Sequence[Table]) -> int:
     return sum(len(row.results) for table in found for row in table.rows)
 
 
-def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
-    """The whole page: from the tables, and from what `flbench recommend --score` wrote."""
+def page(found: Sequence[Table]) -> str:
+    """The whole page, from the tables of all results."""
     chosen = usable(found)
     made_from = f"It is made from {count_of(found):,} result files."
     sections = [
@@ -326,7 +240,6 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
         by_bytes(chosen),
         by_newcomers(found),
         by_purpose(found),
-        by_numbers(scored),
     ]
     return (
         "\n\n".join([TEXT.strip(), made_from, *("\n".join(one) for one in sections if one)]) + "\n"
@@ -334,4 +247,4 @@ def page(found: Sequence[Table], scored: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(tables(RESULTS), json.loads(SCORE.read_text(encoding="utf-8"))), end="")
+    print(page(tables(RESULTS)), end="")

@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperGroup
 
 from flbench import __version__
-from flbench.cli.audit import audit
 from flbench.cli.check import check
 from flbench.cli.compare import compare
 from flbench.cli.data import data
@@ -27,7 +26,6 @@ from flbench.cli.leaderboard import leaderboard
 from flbench.cli.list import list_
 from flbench.cli.new import new
 from flbench.cli.plot import plot
-from flbench.cli.recommend import recommend
 from flbench.cli.reproduce import reproduce
 from flbench.cli.run import run
 from flbench.cli.show import show
@@ -77,9 +75,9 @@ for command in (run, sweep, list_, data, study, check, new):
     app.command(command.__name__.strip("_"))(command)
 for command in (speed, compare):
     app.command(context_settings=PASSES_ON)(command)
-for command in (reproduce, recommend, tune, diff, export, leaderboard, plot, sync):
+for command in (reproduce, tune, diff, export, leaderboard, plot, sync):
     app.command()(command)
-for command in (submit, verify, audit):
+for command in (submit, verify):
     app.command()(command)
 app.add_typer(show, name="show")
 

@@ -27,8 +27,6 @@ from flbench.plugin.registry import entries
 KINDS = ("method", "suite", "dataset", "model", "sink")
 METHODS = ("personalised", "clustered", "client", "server")
 """Kinds of methods: what a method decides; "method" is "server"."""
-LICENCES = ("MIT", "BSD-3-Clause", "Apache-2.0", "none")
-URL = re.compile(r"https?://\S+")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 CREATED_BY_TOOLS = re.compile(r"__pycache__|build|dist|.+\.egg-info|\..+_cache")
 """Folders that tools such as pip and pytest create in a template."""
@@ -46,60 +44,46 @@ def new(
         str, typer.Option(help="a method's paper, such as 'Ada, Babbage, ICML 2026'")
     ] = "",
     year: Annotated[int, typer.Option(min=0, help="the year of the paper")] = 0,
-    class_name: Annotated[
-        str, typer.Option("--class", help="name of the class [default: from NAME]")
-    ] = "",
-    licence: Annotated[str, typer.Option(help=", ".join(LICENCES))] = "MIT",
     author: Annotated[
         str, typer.Option(help="who holds the copyright [default: The authors of flbench-NAME]")
     ] = "",
-    url: Annotated[str, typer.Option(help="where its repository is, such as https://...")] = "",
     out: Annotated[Path, typer.Option(help="where to put the folder flbench-NAME")] = Path(),
 ) -> None:
     """Write a package that offers a method, suite, data set, model or sink of your own."""
     if kind not in KINDS + METHODS:
         raise UnknownName("kind", kind, KINDS + METHODS, listed="there are")
-    if licence not in LICENCES:
-        raise UnknownName("licence", licence, LICENCES, listed="there are")
-    for option, text in (("author", author), ("paper", paper), ("url", url)):
+    for option, text in (("author", author), ("paper", paper)):
         if not text.isprintable() or set(text) & set('"\\'):
             raise UserError(f'--{option}: expected one line without " and \\, got {text!r}')
-    if url and not URL.fullmatch(url):
-        raise UserError(f"--url: expected a URL such as https://github.com/ME/{name}, got '{url}'")
-    texts, variety = template(kind, licence), kind
+    texts, variety = template(kind), kind
     kind = "method" if kind in METHODS else kind
     if (paper or year) and kind != "method":
         raise UserError(f"--paper and --year are of methods, not of a {kind}")
-    class_name = class_name or class_of(name)
-    refuse(name, kind, class_name, texts)
+    refuse(name, kind, texts)
     folder = out / f"flbench-{name}"
     if not out.is_dir():
         raise UserError(f"--out: expected a folder, there is no '{out}': create it first")
     if folder.exists() or folder.is_symlink():
         raise UserError(f"'{folder}' is there already: move it away, or choose another name")
     author = author.strip() or f"The authors of {folder.name}"
-    replaced = words(name, kind, licence, author, date.today().year, class_name)
-    texts = filled(
-        texts, replaced | paper_words(paper.strip().rstrip("."), year) | url_words(name, kind, url)
-    )
+    replaced = words(name, kind, author, date.today().year)
+    texts = filled(texts, replaced | paper_words(paper.strip().rstrip("."), year))
     write(folder, texts)
     commands = COMMANDS.findall(texts["README.md"])
     sort = f"{variety} method" if variety in METHODS else kind
-    print(f"wrote {folder} (the {sort} {name}, licence {licence}); type next:\n")
+    print(f"wrote {folder} (the {sort} {name}, licence MIT); type next:\n")
     print(f"    cd {shlex.quote(str(folder))}\n{''.join(commands)}", end="")
 
 
-def template(kind: str, licence: str) -> dict[str, str]:
-    """The files of a template, path -> text, with the text of a licence unless it is "none"."""
+def template(kind: str) -> dict[str, str]:
+    """The files of a template, path -> text."""
     root = Path(str(files("flbench_plugins"))) / "template"
     texts = _texts(root / ("method" if kind in METHODS else kind))
     if kind in METHODS and kind != "server":
         about = _summary(texts)
         texts |= _texts(root / "methods" / kind)
         texts["README.md"] = texts["README.md"].replace(about, _summary(texts))
-    del texts["LICENSE"]
-    chosen = root / "licences" / f"{licence}.txt"
-    return texts | ({"LICENSE": chosen.read_text("utf-8")} if licence != "none" else {})
+    return texts
 
 
 def _texts(folder: Path) -> dict[str, str]:
@@ -117,7 +101,7 @@ def _summary(texts: Mapping[str, str]) -> str:
     return texts["flbench_my_method.py"].partition("\n")[0].partition(": ")[2]
 
 
-def refuse(name: str, kind: str, class_name: str, texts: Mapping[str, str]) -> None:
+def refuse(name: str, kind: str, texts: Mapping[str, str]) -> None:
     """Refuse a name that is not valid, already in use, or taken in the texts of the template."""
     if not NAME.fullmatch(name):
         raise UserError(
@@ -131,8 +115,7 @@ def refuse(name: str, kind: str, class_name: str, texts: Mapping[str, str]) -> N
                 f"new: the module {module_of(name)} is installed already, for {entry}: choose"
                 " another name"
             )
-    if not class_name.isidentifier():
-        raise UserError(f"--class: expected a name such as {class_of(name)}, got {class_name!r}")
+    class_name = class_of(name)
     taken = rf"^((from|import) .*|class )\b{class_name}\b"
     own = class_of(f"my-{kind}")  # the template's class, whose place it takes
     if keyword.iskeyword(class_name) or any(
@@ -152,7 +135,7 @@ def module_of(name: str) -> str:
 
 
 def class_of(name: str) -> str:
-    """The class of a name, as a person would write it; `--class` says another one.
+    """The class of a name, as a person would write it.
 
     Example:
         >>> [class_of(name) for name in ("fedprox", "pfedhn", "dp-sgd", "big-step", "clusterfl")]
@@ -172,20 +155,15 @@ def _capitals(word: str) -> str:
     return word.upper() if abbreviation else word.capitalize()
 
 
-def words(
-    name: str, kind: str, licence: str, author: str, year: int, class_name: str
-) -> dict[str, str]:
+def words(name: str, kind: str, author: str, year: int) -> dict[str, str]:
     """Text in the template -> text in the package."""
-    terms = 'license = "{}"\nlicense-files = ["LICENSE"]\n'
     return {
         f"my-{kind}": name,
         f"my_{kind}": name.replace("-", "_"),
-        f"My{kind.capitalize()}": class_name,
+        f"My{kind.capitalize()}": class_of(name),
         "2026 The authors": f"{year} {author}",
         '"The authors"': f'"{author}"',
         "flbench>=0.2.0,<0.3": f"flbench>={__version__},<{next_breaking(__version__)}",
-        terms.format("MIT"): "" if licence == "none" else terms.format(licence),
-        "Licence: MIT.": f"Licence: {licence}.",
     }
 
 
@@ -209,13 +187,6 @@ def paper_words(paper: str, year: int) -> dict[str, str]:
         * bool(paper),
         constant("year", "int", 2026): constant("year", "int", year) * bool(year),
     }
-
-
-def url_words(name: str, kind: str, url: str) -> dict[str, str]:
-    """The URL of the package's repository; without, no section."""
-    section = '[project.urls]\nRepository = "{}"\n\n'.format
-    old = section(f"https://github.com/the-authors/flbench-my-{kind}")
-    return {old: section(url) if url else ""}
 
 
 def filled(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:

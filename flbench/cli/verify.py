@@ -45,7 +45,12 @@ def verify(
         list[Path], typer.Argument(metavar="RESULT|FOLDER", help="result files, or folders of them")
     ],
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="play only so many of its rounds [default: all]")
+        int | None,
+        typer.Option(
+            min=1,
+            help="play only so many of its rounds, with --sample at least until one is evaluated"
+            " [default: all]",
+        ),
     ] = None,
     data_root: Root = None,
     tolerance: Tolerance = TOLERANCE,
@@ -56,12 +61,30 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="append what comes of each file to this log, too",
+            help="append what comes of each file to this log, too [default: none; with --sample"
+            " audits.jsonl beside FOLDER]",
         ),
     ] = None,
     executor: OtherExecutor = None,
     workers: Workers = "auto",
     opened: Opened = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="run N files of FOLDER, drawn at random of those verified least",
+        ),
+    ] = None,
+    methods: Annotated[
+        int | None,
+        typer.Option(min=1, help="of --sample: at least so many methods, and each of another row"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="of --sample [default: 0]")] = None,
+    most_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="of --sample: only what takes no longer, by the files"),
+    ] = None,
 ) -> None:
     """Run result files again, from nothing but the files, and say whether they agree.
 
@@ -70,27 +93,36 @@ def verify(
     """
     from flbench.results.files import read_result, some_result_files
 
+    many = partial(
+        verify_all,
+        data_root=data_root,
+        tolerance=tolerance,
+        write=write,
+        executor=executor,
+        workers=workers,
+        opened=opened or (),
+    )
+    if sample is not None:
+        from flbench.submission.auditing import draw
+        from flbench.submission.verification import first_rounds
+
+        if methods is not None and methods > sample:
+            raise UserError(f"--methods {methods}: expected at most --sample, {sample}")
+        folder, log = _folder_and_log(files, log)
+        lot = partial(draw, count=sample, seed=seed or 0, methods=methods)
+        lot = partial(lot, most_seconds=most_seconds, rounds=rounds)
+        paths = _drawn(folder, log, lot, rounds, data_root)
+        _refuse_part(paths, rounds, write)
+        many(paths, [log], folder, partial(first_rounds, most=rounds), again=True)
+        return
+    for name, value in (("methods", methods), ("seed", seed), ("most-seconds", most_seconds)):
+        if value is not None:
+            raise UserError(f"--{name}: expected --sample N with it, which draws the files")
     paths = some_result_files(files)
-    if write and rounds is not None:
-        played = [read_result(path) for path in paths]
-        if any(rounds != one.suite["rounds"] for one in played):
-            raise UserError(
-                "--write calls a file reproduced, which takes all its rounds: drop --rounds"
-            )
+    _refuse_part(paths, rounds, write)
     if len(paths) > 1 or log is not None:
         wanted = partial(rounds_to_play, wanted=rounds)
-        verify_all(
-            paths,
-            [] if log is None else [log],
-            None,
-            wanted,
-            data_root,
-            tolerance,
-            write,
-            executor=executor,
-            workers=workers,
-            opened=opened or (),
-        )
+        many(paths, [] if log is None else [log], None, wanted)
         return
     (path,) = paths
     result = read_result(path)
@@ -105,6 +137,62 @@ def verify(
         if read_result(path) != result:
             raise UserError(f"{path}: it was changed while it was played: it stays as it is")
         tell(f"{_reproduced(path, result)}; now type: {_next([(path, result)])}")
+
+
+def _refuse_part(paths: Iterable[Path], rounds: int | None, write: bool) -> None:
+    """Refuse to call files reproduced of which a part is played.
+
+    Raises:
+        UserError: one has other rounds than are asked for.
+    """
+    from flbench.results.files import read_result
+
+    part = (rounds != read_result(path).suite["rounds"] for path in paths)
+    if write and rounds is not None and any(part):
+        raise UserError(
+            "--write calls a file reproduced, which takes all its rounds: drop --rounds"
+        )
+
+
+def _folder_and_log(files: Sequence[Path], log: Path | None) -> tuple[Path, Path]:
+    """The folder that files are drawn from, and the log of what came of them.
+
+    Raises:
+        UserError: what was given is not one folder.
+    """
+    from flbench.results.audits import LOG
+
+    if len(files) != 1:
+        raise UserError(f"--sample: expected one folder of result files, got {len(files)} paths")
+    if not files[0].is_dir():
+        raise UserError(
+            f"--sample: expected a folder of result files, there is no folder '{files[0]}': a clone"
+            f" of the repository has {COMMITTED}"
+        )
+    return files[0], log or files[0].parent / LOG
+
+
+def _drawn(
+    folder: Path,
+    log: Path,
+    lot: Callable[[Sequence[tuple[Path, Result]], Sequence[Audit]], list[Path]],
+    rounds: int | None,
+    data_root: Path | None,
+) -> list[Path]:
+    """The files of a folder that a lot takes, by what the log says; tells how many they are."""
+    from flbench.datasets import data_root as locate
+    from flbench.results.audits import read_audits
+    from flbench.results.files import read_results
+    from flbench.submission.auditing import at_hand, expected_seconds
+
+    found = list(read_results(folder))
+    here = at_hand(found, locate(data_root))
+    paths = lot(here, read_audits(log))
+    expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
+    lack = len(found) - len(here)
+    others = f"; {lack} lack their data or device here" if lack else ""
+    tell(f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s")
+    return paths
 
 
 def _alone(

@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from flbench.leaderboard.grouping import ResultGroup
 from flbench.leaderboard.table import Table, TableRow, cohort_epochs
 from flbench.plugin.registry import entries
-from flbench.plugin.source_inspection import source_hash
+from flbench.plugin.source_inspection import loaded_source, source_hash
 from flbench.results.audits import (
     Audit,
     content_digest,
@@ -26,17 +27,32 @@ from flbench.results.audits import (
 from flbench.results.schema import Result
 
 CHANGED = "code changed since"
+NETWORK = "network"
+"""How the names of networks begin where hashes of sources have names."""
 
 
 @cache
-def installed_source(plugin: str) -> str:
-    """Hash of the source of an installed plugin, as result files have it; "" = not known."""
-    entry = entries("methods").get(plugin)
+def installed_source(name: str) -> str:
+    """Hash of the source of an installed plugin, as result files have it; "" = not known.
+
+    Args:
+        name: of the plugin, or `network NAME`.
+    """
+    kind, _, own = name.rpartition(" ")
+    entry = entries("models" if kind == NETWORK else "methods").get(own)
     return source_hash(entry.module()) if entry else ""
 
 
+def network_sources(suite: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of the networks of a suite that are not in the core, whose digest covers its own."""
+    found = entries("models")
+    names = [str(model["name"]) for model in (suite["model"], *suite.get("further_models", ()))]
+    outside = [found[one] for one in names if one in found and not found[one].is_core]
+    return {f"{NETWORK} {one.name}": loaded_source(one.module()) for one in outside}
+
+
 def is_current(sources: Mapping[str, str]) -> bool:
-    """Whether the installed plugins have these sources; what is not known does not count."""
+    """Whether the installed code has these sources; what is not known does not count."""
     pairs = [(source, installed_source(name)) for name, source in sources.items()]
     return all(one == other for one, other in pairs if one and other)
 

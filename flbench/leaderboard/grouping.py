@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -310,6 +310,34 @@ def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -
         return "-"
     text = f"{mean(values):.{digits}f}"
     return f"{text} ± {stdev(values):.{digits}f}" if spread and len(values) > 1 else text
+
+
+Column = tuple[str, bool, Callable[[Any], str]]
+"""Heading, whether it holds words, and the cell of a row: a `ResultGroup`, or one of a board."""
+METHOD: Column = ("method", True, lambda row: str(row.name))
+
+
+def metric_column(metric: Metric, digits: int | None = None) -> Column:
+    """A metric's column: mean over seeds, and deviation where it shows one.
+
+    Args:
+        metric: which.
+        digits: decimals; None = its own.
+    """
+    places = metric.digits if digits is None else digits
+
+    def shown(row: ResultGroup) -> str:
+        return mean_std(row.column(metric.name), places, spread=metric.spread)
+
+    return (metric.heading, False, shown)
+
+
+def cells_of(
+    rows: Sequence[ResultGroup], columns: Sequence[Column]
+) -> tuple[list[tuple[str, bool]], list[list[str]]]:
+    """A table as texts: headings, each with whether its column holds words, and cells of rows."""
+    headings = [(heading, words) for heading, words, _ in columns]
+    return headings, [[of(row) for *_, of in columns] for row in rows]
 
 
 def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | None, float | None]:

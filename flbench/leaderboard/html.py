@@ -17,7 +17,8 @@ from string import Template
 from typing import Any
 
 from flbench.leaderboard.across import PageTable, parts_of
-from flbench.leaderboard.markdown import columns, settings_text
+from flbench.leaderboard.grouping import cells_of
+from flbench.leaderboard.markdown import ShownRows, rows_shown, settings_text
 from flbench.leaderboard.pages import HOW_TO_READ
 from flbench.leaderboard.row_details import AUDITS, RUNS, details
 from flbench.leaderboard.table import Table, TableRow
@@ -160,16 +161,7 @@ def _closed(one: Section) -> str:
 
 def _section(table: Table, results: str, audits: Audits) -> Section:
     """A suite on a data set: a table of rows at defaults, one of tuned and of outdated rows."""
-    defaults = {row.method: row.mean for row in table.main if row.default}
-    grids = [
-        _grid(caption, rows, known, results, audits)
-        for caption, rows, known in (
-            ("at defaults", table.main, None),
-            ("tuned", table.tuned, defaults),
-            ("outdated", table.outdated, None),
-        )
-        if rows
-    ]
+    grids = [_grid(part, results, audits) for part in rows_shown(table, "html")]
     best = next((row for row in table.compared if row.rank is not None), None)
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
     count += f", {table.settings['rounds']} rounds{', newcomers' if table.joins_late else ''}"
@@ -188,29 +180,23 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     )
 
 
-def _grid(
-    caption: str,
-    rows: Sequence[TableRow],
-    known: Mapping[str, float] | None,
-    results: str,
-    audits: Audits,
-) -> dict[str, Any]:
+def _grid(part: ShownRows, results: str, audits: Audits) -> dict[str, Any]:
     """Rows of one kind, with what each opens to."""
-    made = columns(rows, known, "html")
-    headings = [heading for heading, _, _ in made]
+    columns, lines = cells_of(part.rows, part.columns)
+    headings = [heading for heading, _ in columns]
     return {
-        "caption": caption,
+        "caption": part.caption,
         "name": headings.index("method"),
         "links": headings.index("links") if "links" in headings else -1,
-        "columns": [[heading, words] for heading, words, _ in made],
+        "columns": columns,
         "rows": [
             {
                 "kind": _kind(row),
                 "id": row.config,
-                "cells": [shown(row) for _, _, shown in made],
+                "cells": line,
                 "about": details(row, results, audits),
             }
-            for row in rows
+            for row, line in zip(part.rows, lines, strict=True)
         ],
     }
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
 from flbench.core.knowledge import SAMPLES
-from flbench.leaderboard.grouping import asked_of, cores_of, mean_std, shown_metrics, signed
+from flbench.leaderboard.grouping import (
+    METHOD,
+    Column,
+    asked_of,
+    cores_of,
+    mean_std,
+    metric_column,
+    shown_metrics,
+    signed,
+)
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, Metric, TablePlace
+from flbench.metrics import HEADLINE, Family, TablePlace
 from flbench.suite import training_clients
 
-Column = tuple[str, bool, Callable[[TableRow], str]]
-"""Heading, whether it holds words, and the cell of a row."""
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
 """What markdown would not show as it is, wherever in a line it stands."""
 
@@ -123,15 +131,6 @@ def _to_paper(row: TableRow) -> str:
     return signed(row.mean - row.printed["accuracy_mean"] if row.printed else None)
 
 
-def _metric(metric: Metric) -> Column:
-    """A metric's column: mean over seeds, and deviation where it shows one."""
-
-    def shown(row: TableRow) -> str:
-        return mean_std(row.column(metric.name), metric.digits, spread=metric.spread)
-
-    return (metric.heading, False, shown)
-
-
 def seeds(row: TableRow) -> str:
     """Its seeds, and those that others have."""
     text = ", ".join(map(str, row.seeds))
@@ -142,6 +141,16 @@ def packages(row: TableRow) -> str:
     """Where its plugins came from, and the cores that computed its files, if these name them."""
     found = dict.fromkeys(f"{one.distribution} {one.version}" for one in row.plugins)
     return ", ".join([*found, *(f"core {one}" for one in cores_of(row.results))])
+
+
+STALE: Sequence[Column] = (
+    METHOD,
+    ("accuracy", False, lambda row: mean_std(row.accuracies)),
+    ("seeds", True, seeds),
+    ("package", True, packages),
+    ("outdated", True, lambda row: str(row.outdated)),
+)
+"""The columns of rows that are outdated."""
 
 
 def columns(
@@ -158,7 +167,7 @@ def columns(
 
     def of(family: Family) -> list[tuple[bool, Column]]:
         return [
-            (True, _metric(one))
+            (True, metric_column(one))
             for one in shown_metrics(place, rows)
             if one.family == family and one.name != HEADLINE  # which has its own place
         ]
@@ -168,12 +177,12 @@ def columns(
         for label in asked_of(rows)
         for one in shown_metrics(place, rows)
         if one.name in (f"{label}_mean", f"{label}_worst_decile")
-        for column in (_metric(one), *([_interval_of(label)] if one.curve == label else []))
+        for column in (metric_column(one), *([_interval_of(label)] if one.curve == label else []))
     ]
     chosen: list[tuple[bool, Column]] = [
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
-        (True, ("method", True, lambda row: row.name)),
+        (True, METHOD),
         (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
         (True, ("95 % interval", False, _interval)),
@@ -203,6 +212,36 @@ def columns(
         ),
     ]
     return [column for wanted, column in chosen if wanted]
+
+
+DEFAULTS = "at defaults"
+
+
+class ShownRows(NamedTuple):
+    """Rows of a table of one kind, with what stands above them and their columns."""
+
+    caption: str
+    note: str
+    rows: Sequence[TableRow]
+    columns: Sequence[Column]
+
+
+def rows_shown(table: Table, place: TablePlace = "pages") -> Iterator[ShownRows]:
+    """The rows of a table as they are shown: at defaults, tuned by budget, outdated."""
+    if table.main:
+        yield ShownRows(DEFAULTS, "", table.main, columns(table.main, place=place))
+    defaults = {row.method: row.mean for row in table.main if row.default}
+    for budget in sorted({row.budget for row in table.tuned}):
+        rows = [row for row in table.tuned if row.budget == budget]
+        on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
+        by = sorted({row.tuning.score for row in rows if row.tuning})
+        note = (
+            f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
+            f" {', '.join(map(str, on))}; ranked among themselves."
+        )
+        yield ShownRows(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
+    if table.outdated:
+        yield ShownRows("outdated", "", table.outdated, STALE)
 
 
 def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> list[str]:
@@ -257,32 +296,11 @@ def section(table: Table, results: str) -> list[str]:
     lines = [f"## {titled(table.title)}", "", about]
     if table.command:
         lines += ["", f"    {table.command}"]
-    if table.main:
-        lines += ["", *filled(table.main, columns(table.main), results)]
-    defaults = {row.method: row.mean for row in table.main if row.default}
-    for budget in sorted({row.budget for row in table.tuned}):
-        rows = [row for row in table.tuned if row.budget == budget]
-        lines += ["", f"### Tuned, budget {budget}", "", _searched(rows, budget), ""]
-        lines += filled(rows, columns(rows, defaults), results)
-    if table.outdated:
-        stale: list[Column] = [
-            ("method", True, lambda row: row.name),
-            ("accuracy", False, lambda row: mean_std(row.accuracies)),
-            ("seeds", True, seeds),
-            ("package", True, packages),
-            ("outdated", True, lambda row: row.outdated),
-        ]
-        lines += ["", "### Outdated", "", *filled(table.outdated, stale, results)]
+    for part in rows_shown(table):
+        heading = f"### {part.caption.capitalize()}"
+        lines += ["", heading] if part.caption != DEFAULTS else []
+        lines += ["", escaped(part.note)] if part.note else []
+        lines += ["", *filled(part.rows, part.columns, results)]
     for reason in sorted({reason for _, reason in table.undefined}):
         lines += ["", f"Not defined here: {escaped(reason)}."]
     return lines
-
-
-def _searched(rows: Sequence[TableRow], budget: int) -> str:
-    """How the parameters of tuned rows were found."""
-    on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
-    by = sorted({row.tuning.score for row in rows if row.tuning})
-    return (
-        f"The best of {budget} sets of parameters each, by {', '.join(map(escaped, by))} on seeds"
-        f" {', '.join(map(str, on))}; ranked among themselves."
-    )

@@ -147,8 +147,6 @@ def _claim(claim: Claim, out: Path) -> list[str]:
             raise LookupError
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None
-    table = markdown_table(
-        [(escaped(name), words) for name, words in headings.items()],
-        [[*map(escaped, cells)] for cells in texts],
-    )
+    headings = [(escaped(name), words) for name, words in headings]
+    table = markdown_table(headings, [[*map(escaped, cells)] for cells in texts])
     return [*lines, command, "", *table]

@@ -60,6 +60,11 @@ class Entry:
         """The module the object is looked up in; "" where the value names none."""
         return self._part("module")
 
+    @property
+    def is_core(self) -> bool:
+        """Whether it is in the core, whose digest covers it (`run/core_digest.py`)."""
+        return self.module().partition(".")[0] == "flbench"
+
     def target(self) -> str:
         """The object within the module; "" where the value names none."""
         return self._part("attr")

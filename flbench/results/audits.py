@@ -53,7 +53,7 @@ class Audit(BaseModel):
         processor: as in a result's environment; None = not known, or nothing was played.
         executor: the one that was asked for in place of the file's; None = the file's.
         trained_epochs: the metric of that name, which older files lack; None = not known.
-        sources: plugin -> hash of the source that ran; "" where it has none.
+        sources: plugin, or `network NAME` -> hash of the source that ran; "" where it has none.
         core: digest of the core that ran it, as in a result's environment; None in older lines.
     """
 

@@ -8,7 +8,9 @@ from numbers import Real
 DIGITS = 4
 
 
-def as_table(rows: Sequence[Mapping[str, object]]) -> tuple[dict[str, bool], list[list[str]]]:
+def as_table(
+    rows: Sequence[Mapping[str, object]],
+) -> tuple[list[tuple[str, bool]], list[list[str]]]:
     """Headings, each with whether its column holds words, and the cells of each row.
 
     A column per key in the order of the rows, without lists and tables; `name_std` is the deviation
@@ -17,13 +19,13 @@ def as_table(rows: Sequence[Mapping[str, object]]) -> tuple[dict[str, bool], lis
 
     Example:
         >>> as_table([{"n": 0.5, "loss": 0.123456, "loss_std": 0.01}, {"n": 10.0, "loss": None}])
-        ({'n': False, 'loss': False}, [['0.5', '0.1235 ± 0.0100'], ['10.0', '-']])
+        ([('n', False), ('loss', False)], [['0.5', '0.1235 ± 0.0100'], ['10.0', '-']])
     """
     keys = dict.fromkeys(key for row in rows for key in row)
     keys = {k: None for k in keys if not any(isinstance(r.get(k), (list, dict)) for r in rows)}
     names = [key for key in keys if not key.endswith("_std") or key[:-4] not in keys]
     columns = [_column(name, rows) for name in names]
-    texts = {name: any(isinstance(row.get(name), str) for row in rows) for name in names}
+    texts = [(name, any(isinstance(row.get(name), str) for row in rows)) for name in names]
     return texts, [list(cells) for cells in zip(*columns, strict=True)]
 
 

@@ -272,9 +272,9 @@ def code_of(spec: RunSpec) -> dict[str, str]:
     plugins = (*spec.method.described.plugins, *plugins_of(spec.suite))
     found = {one.name: one.source for one in plugins}
     for network in spec.suite.networks:
-        module = find("models", network.name).module()
-        if not module.startswith("flbench."):
-            found[f"network {network.name}"] = loaded_source(module)
+        entry = find("models", network.name)
+        if not entry.is_core:
+            found[f"network {network.name}"] = loaded_source(entry.module())
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import flbench
 from flbench.errors import Diverged, FlbenchError, UnknownName, UserError, text_of
-from flbench.leaderboard.audited import counted, installed_source, is_current
+from flbench.leaderboard.audited import counted, installed_source, is_current, network_sources
 from flbench.metrics import EPOCHS
 from flbench.results.audits import (
     AGREES,
@@ -145,7 +145,8 @@ def audit_of(verdict: FileVerdict, task: Task) -> Audit:
         sources={
             one.name: one.source if came else installed_source(one.name)
             for one in (came or claimed).plugins
-        },
+        }
+        | network_sources(claimed.suite),
         core=core(),
     )
 

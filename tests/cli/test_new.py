@@ -18,13 +18,11 @@ import flbench
 from flbench.cli import new
 from flbench.cli.new import (
     KINDS,
-    LICENCES,
     METHODS,
     class_of,
     filled,
     paper_words,
     template,
-    url_words,
     words,
 )
 
@@ -111,43 +109,17 @@ def test_without_an_author_the_package_has_authors(
     assert mentions(texts["LICENSE"], date.today().year, "The", "flbench-big-step")
 
 
-@pytest.mark.parametrize(
-    ("licence", "first"),
-    [("MIT", "MIT"), ("BSD-3-Clause", "BSD 3-Clause"), ("Apache-2.0", "Apache")],
-)
-def test_the_chosen_licence_is_named_and_written_out(
-    licence: str, first: str, typed: Typed, tmp_path: Path
-) -> None:
-    assert typed("new", "big-step", "--licence", licence, "--author", "Ada")[0] == 0
-    texts = texts_of(tmp_path / "flbench-big-step")
-    assert project(texts)["license"] == licence
-    assert project(texts)["license-files"] == ["LICENSE"]
-    assert texts["README.md"].endswith(f"\nLicence: {licence}.\n")
-    assert texts["LICENSE"].lstrip().startswith(f"{first} License\n")
-    assert re.search(rf"Copyright (\(c\) )?{date.today().year} Ada\n", texts["LICENSE"])
-
-
-def test_without_a_licence_nothing_speaks_of_one(typed: Typed, tmp_path: Path) -> None:
-    assert typed("new", "big-step", "--licence", "none")[0] == 0
-    texts = texts_of(tmp_path / "flbench-big-step")
-    assert set(texts) == FILES["method"] - {"LICENSE"}
-    assert not {"license", "license-files"} & set(project(texts))
-    assert texts["README.md"].endswith("\nLicence: none.\n")
-
-
 def test_the_paper_is_the_one_that_is_given_or_none(typed: Typed, tmp_path: Path) -> None:
-    given = ("--paper", "Lovelace, ICML 2031", "--year", "2031", "--url", "https://example.org/x")
+    given = ("--paper", "Lovelace, ICML 2031", "--year", "2031")
     assert typed("new", "big-step", *given)[0] == 0
     texts = texts_of(tmp_path / "flbench-big-step")
     code = texts["flbench_big_step.py"]
     assert '    paper: ClassVar[str] = "Lovelace, ICML 2031"\n' in code
     assert "    year: ClassVar[int] = 2031\n" in code
     assert "\n\nLovelace, ICML 2031.\n\n" in code
-    assert project(texts)["urls"] == {"Repository": "https://example.org/x"}
     assert typed("new", "small-step")[0] == 0
     texts = texts_of(tmp_path / "flbench-small-step")
     assert not re.search(r"paper|year|20\d\d", texts["flbench_small_step.py"])
-    assert "urls" not in project(texts)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -169,10 +141,10 @@ def test_classes_are_written_as_a_person_would(typed: Typed, tmp_path: Path) -> 
     names = ("fedavg-x", "pfedhn", "fedbn", "dp-sgd", "fedim", "kld-groups", "cfl", "my-way")
     found = ["FedAvgX", "PFedHN", "FedBN", "DPSGD", "FedIm", "KLDGroups", "CFL", "MyWay"]
     assert list(map(class_of, names)) == found
-    assert typed("new", "fedim", "--class", "FedIM")[0] == 0
+    assert typed("new", "fedim")[0] == 0
     texts = texts_of(tmp_path / "flbench-fedim")
-    assert "class FedIM:" in texts["flbench_fedim.py"]
-    assert 'fedim = "flbench_fedim:FedIM"' in texts["pyproject.toml"]
+    assert "class FedIm:" in texts["flbench_fedim.py"]
+    assert 'fedim = "flbench_fedim:FedIm"' in texts["pyproject.toml"]
 
 
 def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
@@ -185,9 +157,9 @@ def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
 
 
 def test_what_is_put_in_is_not_replaced_again() -> None:
-    texts = template("method", "MIT")
-    swapped = words("my-method-2", "method", "MIT", "my-method of my_method", 2031, "Two")
-    assert mentions(filled(texts, swapped)["LICENSE"], "c", "2031", "my-method", "my_method")
+    texts = template("method")
+    swapped = words("my-method-2", "method", "my-method of my_method", 2031)
+    assert mentions(filled(texts, swapped)["LICENSE"], "2031", "my-method", "my_method")
     assert 'name = "flbench-my-method-2"\n' in filled(texts, swapped)["pyproject.toml"]
 
 
@@ -211,19 +183,13 @@ REFUSED = {
     ("plugins",): "new: the module flbench_plugins is installed already, for method 'afl'"
     f" of flbench {flbench.__version__}: choose another name",
     ("none",): "new: None means something else in Python: add a word",
-    ("big-step", "--class", "Gt"): "new: Gt means something else in Python: add a word",
     ("path", "--kind", "sink"): "new: Path means something else in Python: add a word",
     ("big-step", "--kind", "method+"): "unknown kind 'method+'; did you mean 'method'?"
     " (there are: client, clustered, dataset, method, model, personalised, server, sink, suite)",
-    ("big-step", "--licence", "GPL"): "unknown licence 'GPL'"
-    " (there are: Apache-2.0, BSD-3-Clause, MIT, none)",
     ("big-step", "--author", 'Ada "Countess" Lovelace'): "--author: expected one line without"
     """ " and \\, got 'Ada "Countess" Lovelace'""",
     ("big-step", "--author", "a\\b"): "--author: expected one line without \" and \\, got 'a\\\\b'",
     ("big-step", "--author", "a\nb"): "--author: expected one line without \" and \\, got 'a\\nb'",
-    ("big-step", "--class", "big step"): "--class: expected a name such as BigStep, got 'big step'",
-    ("big-step", "--url", "github"): "--url: expected a URL such as"
-    " https://github.com/ME/big-step, got 'github'",
     ("big-step", "--kind", "suite", "--paper", "A"): "--paper and --year are of methods, not of a"
     " suite",
     ("tensor", "--kind", "client"): "new: Tensor means something else in Python: add a word",
@@ -287,37 +253,22 @@ def test_a_full_disk_leaves_nothing(
 # --- the template -----------------------------------------------------------------------------
 
 
-def test_there_is_a_template_for_every_kind_and_a_text_for_every_licence() -> None:
-    assert {path.name for path in TEMPLATE.iterdir()} == {
-        *KINDS,
-        "README.md",
-        "licences",
-        "methods",
-    }
+def test_there_is_a_template_for_every_kind() -> None:
+    assert {path.name for path in TEMPLATE.iterdir()} == {*KINDS, "README.md", "methods"}
     assert {path.name for path in (TEMPLATE / "methods").iterdir()} == {*METHODS} - {"server"}
-    assert {path.stem for path in (TEMPLATE / "licences").iterdir()} == {*LICENCES} - {"none"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_kinds_share_is_the_same(kind: str) -> None:
     for name in (".gitignore", ".github/workflows/test.yml", "LICENSE"):
         assert (TEMPLATE / kind / name).read_bytes() == (TEMPLATE / "method" / name).read_bytes()
-    licence = (TEMPLATE / "licences" / "MIT.txt").read_bytes()
-    assert (TEMPLATE / kind / "LICENSE").read_bytes() == licence
-
-
-def test_the_apache_licence_is_ours_but_for_whose_it_is() -> None:
-    ours = (ROOT / "LICENSE").read_text("utf-8").splitlines()
-    theirs = (TEMPLATE / "licences" / "Apache-2.0.txt").read_text("utf-8").splitlines()
-    differ = [one for one, other in zip(theirs, ours, strict=True) if one != other]
-    assert differ == ["   Copyright 2026 The authors"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_that_is_replaced_is_there(kind: str) -> None:
-    texts = template(kind, "MIT")
+    texts = template(kind)
     everything = "\n".join([*texts, *texts.values()])
-    named = words("big-step", kind, "MIT", "Ada", 2031, "BigStep") | url_words("big-step", kind, "")
+    named = words("big-step", kind, "Ada", 2031)
     named |= paper_words("", 0) if kind == "method" else {}
     if kind in ("suite", "dataset", "model"):
         del named[f"My{kind.capitalize()}"]  # they offer no class

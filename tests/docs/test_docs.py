@@ -22,7 +22,7 @@ from interval_coverage_page import page as interval_coverage_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
-from which_method_page import RESULTS, SCORE, count_of
+from which_method_page import RESULTS, count_of
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
@@ -174,17 +174,15 @@ def test_the_page_of_compositions_is_that_of_its_study() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_which_method_is_that_of_the_results() -> None:
-    from flbench.leaderboard.recommendation import evidence, score
     from flbench.leaderboard.table import tables
 
     found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
-    known, scored = tables(RESULTS), json.loads(SCORE.read_text(encoding="utf-8"))
+    known = tables(RESULTS)
     told = re.search(r"It is made from ([\d,]+) result files", found)
     assert told is not None
     if int(told[1].replace(",", "")) < count_of(known):
         pytest.skip("docs/which-method.md is older than the results, as in a pull request of a row")
-    assert scored == score(evidence(known)), "type: flbench recommend --score FILE"
-    assert found == which_method_page(known, scored)
+    assert found == which_method_page(known)
 
 
 def test_the_map_of_modules_is_that_of_the_tree() -> None:

@@ -175,9 +175,8 @@ COMMANDS = (
     ["leaderboard", "--html", "--results"], ["leaderboard", "--no-figures", "--results"],
     ["submit", "--check"], ["submit", "--results"], ["verify"], ["list"], ["data"],
     ["data", "--check"], ["new"], ["new", "--kind"], ["new", "x", "--author"],
-    ["new", "x", "--paper"], ["sync"], ["export"], ["recommend", "--alpha"],
-    ["recommend", "--clients", "9", "--results"], ["recommend", "--labels-per-client"],
-    ["audit", "--results"], ["audit", "--sample"],
+    ["new", "x", "--paper"], ["sync"], ["export"],
+    ["verify", "--sample"], ["verify", "rows", "--sample", "2", "--methods"],
     ["sweep", "--launcher", "print", "-s", "iid", "-p"], ["sweep", "--launcher"], ["study"],
     ["tune"], ["reproduce"], ["check"], ["--version"], [],
 )  # fmt: skip
@@ -336,9 +335,8 @@ def result_files(rng: Random) -> list[str]:
             ["plot", str(file), "--kind", "curves", "--out", "out"],
             ["verify", str(file)],
             ["verify", "rows", "--log", "log.jsonl"],
-            ["audit", "--results", "rows"],
+            ["verify", "rows", "--sample", "20"],
             ["export", "rows", "--out", "out"],
-            ["recommend", "--clients", "9", "--results", "rows"],
         ]
     )
 

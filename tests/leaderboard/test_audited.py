@@ -11,7 +11,7 @@ from mentions import mentioning
 from toy import Typed
 
 from flbench.leaderboard import audited
-from flbench.leaderboard.audited import installed_source, is_current, with_audits
+from flbench.leaderboard.audited import installed_source, is_current, network_sources, with_audits
 from flbench.leaderboard.table import cohort_epochs, tables
 from flbench.results.audits import Audit, append_audit, content_digest, run_key
 from flbench.results.schema import Result
@@ -191,6 +191,20 @@ def test_the_source_of_an_installed_plugin_is_that_of_results() -> None:
     assert installed_source("nothing") == ""
     assert not is_current({"fedavg": "old", "cfl": "same"})
     assert is_current({"fedavg": "", "gone": "old", "cfl": "same"})
+
+
+def test_a_network_outside_the_core_counts_as_code_as_a_plugin_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audited, "installed_source", installed_source)
+    model = {"name": "dcpfl-fm"}
+    found = network_sources({"model": {"name": "lenet5"}, "further_models": [model]})
+    assert found == {"network dcpfl-fm": installed_source("network dcpfl-fm")}
+    assert all(found.values())
+    assert is_current(found)
+    assert not is_current({"network dcpfl-fm": "old"})
+    assert network_sources({"model": {"name": "lenet5"}}) == {}, "the core's digest has it"
+    assert network_sources({"model": {"name": "gone"}}) == {}
 
 
 def test_audits_count_the_epochs_that_older_files_lack(tmp_path: Path) -> None:

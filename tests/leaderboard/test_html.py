@@ -407,7 +407,8 @@ def test_rows_are_loaded_when_a_table_is_opened(found: list[Table], tmp_path: Pa
     assert said == [
         0, 0, "5 rows in 2 tables",
         1, 2, sorted([EVIL, "bad", "good"]),
-        True, ["at defaults", "tuned"], [[0, f"{title}, at defaults"], [0, f"{title}, tuned"]],
+        True, ["at defaults", "tuned, budget 7"],
+        [[0, f"{title}, at defaults"], [0, f"{title}, tuned, budget 7"]],
         1,
     ]  # fmt: skip
 

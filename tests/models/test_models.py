@@ -17,10 +17,11 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.networks import head_of
 from flbench.engine.dropout import replace_dropout
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
-from flbench.models import dcpfl_fm, fedc2i_lenet, fedopt_cnn, gpt2, resnet9_gn, resnet18
+from flbench.models import gpt2, resnet9_gn, resnet18
 from flbench.plugin.registry import entries, summary_of
 from flbench.run.networks import build_network
 from flbench.suite import load_suite
+from flbench_benchmarks.networks import dcpfl_fm, fedc2i_lenet, fedopt_cnn
 
 # name, shape of a sample, classes, parameters of the network's builder, P, of the head, d
 TABLE = [

@@ -18,13 +18,21 @@ from toy import Typed, player, toy_dataset
 import flbench
 from flbench.core.state import Upload
 from flbench.errors import Diverged, MissingData, UserError
+from flbench.leaderboard.audited import installed_source
 from flbench.results.audits import Audit, append_audit, content_digest, read_audits
 from flbench.results.files import read_result, write_atomically
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.scheduling import Training
 from flbench.submission import auditing, replay_folder
-from flbench.submission.auditing import at_hand, draw, expected_seconds
+from flbench.submission.auditing import (
+    FileVerdict,
+    Task,
+    at_hand,
+    audit_of,
+    draw,
+    expected_seconds,
+)
 from flbench.submission.consistency import recount
 from flbench.submission.replay_folder import own_audits, own_log
 from flbench.submission.verification import NotTheSameRun, Replay, first_rounds
@@ -519,9 +527,38 @@ def test_what_is_left_out_is_counted(
     files: list[str], replays: Replays, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "at_hand", lambda found, root: found[1:])
-    code, out, _ = typed("audit", "--sample", "1", "--results", "R")
+    code, out, _ = typed("verify", "R", "--sample", "1")
     assert code == 0
     assert mentions(out, "1 of 3 result", "1 lack")
+
+
+def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: Result) -> None:
+    suite = {**result.suite, "model": {"name": "fedopt-cnn"}}
+    verdict = FileVerdict(
+        Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0
+    )
+    line = audit_of(verdict, Task(Path("f"), "f", 3, 0.01, Path()))
+    assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--methods", "2"], "--sample N"), (["--seed", "0"], "--sample N"),
+        (["--most-seconds", "9"], "--sample N"), (["--sample", "1", "--methods", "2"], "--methods"),
+        (["--sample", "1", "--write", "--rounds", "1"], "drop --rounds"),
+        (["R", "--sample", "1"], "2 paths"), (["R/1/seed-0.json", "--sample", "1"], "2 paths"),
+    ],
+)  # fmt: skip
+def test_a_sample_is_drawn_from_one_folder_and_its_options_need_it(
+    words: list[str], named: str, files: list[str], replays: Replays, typed: Typed
+) -> None:
+    code, _, err = typed("verify", "R", *words)
+    assert code != 0
+    assert named in err
+    assert replays.played == []
+    assert not Path("audits.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -529,7 +566,7 @@ def test_what_is_left_out_is_counted(
 def test_long_runs_can_be_audited_by_their_first_rounds(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
-    code, out, _ = typed("audit", "--sample", "9", "--results", "R", "--rounds", "1")
+    code, out, _ = typed("verify", "R", "--sample", "9", "--rounds", "1")
     assert code == 0
     assert mentions(out, "4 of 4 result", "3 s"), "a third of ten"
     assert {(one.rounds, one.whole) for one in read_audits(Path("audits.jsonl"))} == {(1, False)}
@@ -540,22 +577,22 @@ def test_long_runs_can_be_audited_by_their_first_rounds(
 def test_the_command_audits_others_every_time(
     files: list[str], replays: Replays, typed: Typed
 ) -> None:
-    code, out, _ = typed("audit", "--sample", "3", "--results", "R")
+    code, out, _ = typed("verify", "R", "--sample", "3")
     assert code == 0
     first, *_, last = out.splitlines()
     assert first.startswith("3 of 4 result files; they took ")
     assert last == "log: audits.jsonl"
     assert replays.played == sorted(replays.played)
-    assert typed("audit", "--sample", "1", "--results", "R")[0] == 0
+    assert typed("verify", "R", "--sample", "1")[0] == 0
     assert sorted(replays.played) == [1, 2, 3, 4], "the one that was left"
     lines = read_audits(Path("audits.jsonl"))
     assert sorted(one.file for one in lines) == [f"{n}/seed-0.json" for n in range(1, 5)]
-    assert typed("audit", "--sample", "4", "--results", "R")[0] == 0
+    assert typed("verify", "R", "--sample", "4")[0] == 0
     assert len(replays.played) == 8, "an audit runs again what the log knows"
     assert len(read_audits(Path("audits.jsonl"))) == 8
     replays.changes[1.0] = {"bytes": {}}
-    assert typed("audit", "--sample", "4", "--results", "R", "--most-seconds", "1")[0] == 1
-    assert typed("audit", "--results", "nowhere")[0] == 1
+    assert typed("verify", "R", "--sample", "4", "--most-seconds", "1")[0] == 1
+    assert typed("verify", "nowhere", "--sample", "1")[0] == 1
 
 
 @pytest.mark.slow
@@ -568,7 +605,7 @@ def test_real_runs_come_out_the_same(
     other = player(tmp_path / "toy")("ifca").result
     for number, one in enumerate((result, other)):
         write_atomically(tmp_path / f"R/{number}/seed-0.json", one.canonical().encode())
-    code, out, _ = typed("audit", "--results", "R", "--sample", "2")
+    code, out, _ = typed("verify", "R", "--sample", "2")
     assert code == 0, out
     assert mentions(out, "2 agree", "2 of them")
     (one, two) = read_audits(Path("audits.jsonl"))

@@ -178,7 +178,7 @@ def test_so_it_does_where_many_are_run(hostile: int, typed: Typed) -> None:
     code, out, err = typed("verify", "R", "--log", "log")
     assert (TOUCHED, code) == ([], 1)
     assert mentions(out, "0 agree", "0 of them", "0 differ", hostile), out
-    code, out, err = typed("audit", "--results", "R", "--sample", "99")
+    code, out, err = typed("verify", "R", "--sample", "99")
     assert (TOUCHED, code) == ([], 1)
     drawn = re.match(r"(\d+) of \1 result files; (\d+) lack", out)
     assert drawn, out + err
@@ -375,7 +375,6 @@ ODD = "x\n\x1b[2J\r\u202egnp\u200b\u3164[red]\u001b]0;t\u0007flbench: it agrees"
         ("verify", "R/FILE.json"), ("verify", "R", "--log", "log"),
         ("submit", "--check", "R/FILE.json"), ("export", "R/FILE.json"),
         ("plot", "R/FILE.json", "--kind", "curves"), ("leaderboard", "--results", "R/FILE.json"),
-        ("recommend", "--clients", "9", "--results", "R/FILE.json"),
         ("run", "-p", "fedavg", "-s", "./FILE.toml"), ("show", "suite", "./FILE.toml"),
         ("show", "suite", "./seen.toml"), ("show", "method", "FILE"), ("data", "FILE"),
         ("reproduce", "FILE.toml"), ("study", "FILE.toml"), ("run", "-p", "FILE", "-s", "FILE"),
