@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mentions import mention, mentions
 from safetensors.torch import save_file
 
 from flbench.errors import (
@@ -57,14 +58,17 @@ def test_the_line_names_path_and_remedy() -> None:
     assert str(machine_error(OSError(errno.ENOSPC, "x", "its own"))) == f"its own: {FULL}"
     assert str(machine_error(OSError("no number"))) == "no number"
     limited = str(machine_error(OSError(errno.EFBIG, "x"), Path("a/b")))
-    assert limited.endswith("; raise the limit on the size of files (ulimit -f)")
+    assert mentions(limited, "ulimit -f")
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a")
-    assert str(machine_error(full)).startswith("the device's memory is full; close other programs")
+    assert mentions(str(machine_error(full)), "memory", "programs")
     assert machine_error(ValueError("no number")) is None
 
 
 def test_a_block_names_the_file_that_it_writes() -> None:
-    with pytest.raises(MachineError, match=r"^a: No space left on device; free"), naming(Path("a")):
+    with (
+        pytest.raises(MachineError, match=mention("a", "No space left on device")),
+        naming(Path("a")),
+    ):
         raise OSError(errno.ENOSPC, "x", "temporary")
     with pytest.raises(UserError, match=r"^mine$"), naming(Path("a")):
         raise UserError("mine")

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from mentions import mention
 
 import flbench
 from flbench.core import hookspecs
@@ -150,7 +151,7 @@ def test_what_is_public_is_what_is_served_and_what_is_typed() -> None:
         home = importlib.import_module(module)
         expected = getattr(home, name, None) or importlib.import_module(f"{module}.{name}")
         assert getattr(flbench, name) is expected, name
-    with pytest.raises(AttributeError, match="module 'flbench' has no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match=mention("nonsense", "attribute")):
         _ = flbench.nonsense
 
 
@@ -225,3 +226,23 @@ def test_every_package_is_shipped() -> None:
         for part in ("compare", "compare.drivers", "networks", "papers", "speed", "studies")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
+
+
+# --- the tests --------------------------------------------------------------------------------
+
+
+def test_a_test_file_named_after_a_module_is_in_the_folder_of_its_package() -> None:
+    folders: dict[str, set[Path]] = {}
+    for top, above in (("flbench", ROOT / "flbench"), ("plugins", ROOT), ("benchmarks", ROOT)):
+        for path in (ROOT / top).rglob("*.py"):
+            package = path.parent.relative_to(above)
+            if path.stem == "__init__":  # a package by its own name: in its folder, or beside it
+                folders.setdefault(package.name, set()).update({package, package.parent})
+            else:
+                folders.setdefault(path.stem, set()).add(package)
+    strays = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        here = path.parent.relative_to(ROOT / "tests")
+        if here not in folders.get(path.stem.removeprefix("test_"), {here}):
+            strays.append(path.name)
+    assert strays == [], "move it, or name it after what it tests"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from mentions import mention
 from toy import toy_suite
 
 from flbench.errors import UserError
@@ -65,7 +66,7 @@ def test_equal_settings_have_one_fingerprint(
 
 
 def test_parameters_of_components_are_checked_before_a_run() -> None:
-    with pytest.raises(UserError, match="unknown parameter of partition 'dirichlet' 'alhpa'"):
+    with pytest.raises(UserError, match=mention("dirichlet", "alhpa")):
         load_suite("byzantine-sign-flip", None, {"partition.alhpa": 1})
     with pytest.raises(UserError, match="model 'mlp': 'hidden' expects int"):
         load_suite("iid", None, {"model.hidden": "many"})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mentions import mention, mentioning, mentions
 
 from flbench.errors import FlbenchError, UserError
 from flbench.run.context import RunContext
@@ -89,7 +90,7 @@ def test_the_server_comes_before_the_clients_of_a_round() -> None:
 
 
 def test_models_that_only_one_side_has_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"same models of both sides.*3, 'server'"):
+    with pytest.raises(ValueError, match=mention("3", "server")):
         compare(exchange(), exchange(**{"3_server": [0.0] * 5}))
     empty = Exchange({"parameters": PARAMETERS, "cohorts": []})
     with pytest.raises(ValueError, match="same models"):
@@ -266,7 +267,9 @@ def test_a_wrong_reason_is_found_out() -> None:
 @pytest.mark.slow
 def test_a_driver_that_fails_gives_one_line(fake: Path) -> None:
     fake.write_text("raise RuntimeError('no such strategy')", encoding="utf-8")
-    with pytest.raises(FlbenchError, match="drive_fake failed: RuntimeError: no such") as error:
+    with pytest.raises(
+        FlbenchError, match=mention("drive_fake", "failed", "RuntimeError", "no such")
+    ) as error:
         examine(fake_pair(weighted=True), Path(sys.executable))
     assert "\n" not in str(error.value)
 
@@ -275,7 +278,7 @@ def test_a_driver_that_fails_gives_one_line(fake: Path) -> None:
 @pytest.mark.long
 def test_a_play_in_which_nothing_moves_is_refused(fake: Path) -> None:
     pair = replace(fake_pair(weighted=True), local={"lr": 1e-12})
-    with pytest.raises(FlbenchError, match="fake-fedavg: expected models that move"):
+    with pytest.raises(FlbenchError, match=mention("fake-fedavg", "models that move")):
         examine(pair, Path(sys.executable))
 
 
@@ -332,7 +335,7 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     names = ", ".join(FRAMEWORKS)
     assert f"expected a framework ({names}), got 'nothing'" in capsys.readouterr().err
     assert main(["fedlab", "nothing"]) != 0
-    assert "expected a method that fedlab has (fedavg, " in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "method", "fedavg")
 
 
 def test_an_interruption_is_one_line(
@@ -343,7 +346,7 @@ def test_an_interruption_is_one_line(
 
     monkeypatch.setattr(command, "wanted", stopped)
     assert main(["fedlab"]) == 130
-    assert capsys.readouterr().err == "flbench: interrupted; pairs that are printed are complete\n"
+    assert capsys.readouterr().err == mentioning("interrupted", "complete")
 
 
 def test_the_list_has_every_pair(capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,7 +360,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_play(
     (tmp_path / "afile").touch()
     words = ["--out", str(tmp_path / "afile"), "--python", "no-python"]
     assert main(["fedlab", "fedavg", *words]) == 1
-    assert "fedlab-fedavg.json: Not a directory; " in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "fedlab-fedavg.json", "Not a directory")
 
 
 @pytest.mark.parametrize("words", [["--python", "venv/python"], ["--environments", "venv"]])
@@ -404,7 +407,7 @@ def test_an_environment_with_a_damaged_marker_is_made_again(
 @pytest.mark.long
 def test_without_an_index_one_line_says_so(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(UserError, match=r"cannot be made .* a package index is needed") as error:
+    with pytest.raises(UserError, match=mention("package", "needed")) as error:
         ensure(Framework("fedlab==1.3.0", (), "drive_fedlab"), tmp_path / "fedlab")
     assert "\n" not in str(error.value)
 

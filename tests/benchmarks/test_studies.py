@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention, mentions
 from torch import nn
 
 from flbench.cli.main import main
@@ -250,7 +251,7 @@ def test_a_row_tells_lists_as_a_person_types_them() -> None:
 
 
 def test_a_column_nobody_has_is_one_line() -> None:
-    with pytest.raises(UserError, match=r"^column 'c': no such number in .* summary: a, b$"):
+    with pytest.raises(UserError, match=mention("c", "summary")):
         measured(results({"b": 1.0, "a": 2.0}), ["a", "c"])
 
 
@@ -329,9 +330,9 @@ def test_what_cannot_be_run_is_said_and_the_others_go_on(here: Path) -> None:
         ("small.toml", "oracle"), ("small.toml", "fedavg"),
     ]  # fmt: skip
     text = "\n".join(said)
-    assert "fedavg on lacks (mnist), seed 0: skipped, data set 'mnist' expects" in text
-    assert "flis-dc on small (digits), seed 0: skipped, flis-dc: the server owns no samples" in text
-    with pytest.raises(UserError, match="no cell of the study could be run"):
+    assert mentions(text, "fedavg", "lacks", "mnist", "seed 0", "skipped")
+    assert mentions(text, "flis-dc", "small", "digits", "seed 0", "skipped")
+    with pytest.raises(UserError, match=mention("cell", "study")):
         played(grid(suites=["lacks.toml"]), request(here))
 
 
@@ -354,7 +355,9 @@ def test_a_cell_that_breaks_stops_no_other_and_is_told(
 
     monkeypatch.setattr(runner, "execute", execute)
     said: list[str] = []
-    with pytest.raises(UserError, match=r"^1 of 2 cells failed; fedavg .*: KeyError: 'no'$"):
+    with pytest.raises(
+        UserError, match=mention("1 of 2 cells", "failed", "fedavg", "KeyError", "no")
+    ):
         played(grid(methods=["fedavg", "local-only"]), request(here, said))
     assert len(list((here / "out").rglob("local-only/*/seed-0.json"))) == 1
 
@@ -416,7 +419,7 @@ def test_a_study_s_table_is_kept_after_every_cell(
         return real(job, load)
 
     monkeypatch.setattr(runner, "execute", execute)
-    with pytest.raises(Interrupted, match="1 of 2 cells are complete and kept"):
+    with pytest.raises(Interrupted, match=mention("1 of 2 cells", "complete")):
         run_study("mine.toml", *request(here))
     assert seen == [0, 1]
     assert [row["method"] for row in json.loads(table.read_text())["rows"]] == ["fedavg"]
@@ -653,10 +656,10 @@ def test_a_measurement_says_that_it_keeps_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study, "load_entry", lambda entry: stopped)
-    with pytest.raises(Interrupted, match="nothing of a measurement is kept"):
+    with pytest.raises(Interrupted, match=mention("measurement", "kept")):
         run_study("influence-cost", *request(tmp_path))
     for unused in ({"force": True}, {"metrics": ("f1",)}):
-        with pytest.raises(UserError, match="is a measurement, no grid: drop --metric and --force"):
+        with pytest.raises(UserError, match=mention("--metric", "--force")):
             run_study("influence-cost", *request(tmp_path, **unused))
 
 
@@ -720,12 +723,12 @@ def test_a_measurement_s_settings_are_checked(
 def test_a_table_that_cannot_be_written_is_refused_before_it_is_measured(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     asked, progress = request(tmp_path, dataset="mnist")  # its data are not there either
-    with pytest.raises(MachineError, match=r"influence-cost-\w+\.json: Not a directory; "):
+    with pytest.raises(MachineError, match=mention("Not a directory")):
         run_study("influence-cost", asked, progress)
 
 
 def test_influence_cost_refuses_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="a label each, got bigrams, which is text: choose"):
+    with pytest.raises(UserError, match=mention("got bigrams", "choose")):
         run_study("influence-cost", *request(tmp_path, dataset="bigrams"))
 
 
@@ -807,7 +810,7 @@ def test_studies_are_listed(typed: Typed) -> None:
 def test_an_unknown_study_is_one_line(typed: Typed, here: Path) -> None:
     code, printed, errors = typed("study", "flis-betta")
     assert (code, printed) == (1, "")
-    assert errors.startswith("flbench: unknown study 'flis-betta'; did you mean 'flis-beta'? (")
+    assert mentions(errors, "flis-betta", "flis-beta")
     assert errors.count("\n") == 1
     code, _, errors = typed("study", "none.toml")
     assert (code, errors.count("\n")) == (1, 1)
@@ -857,9 +860,7 @@ def test_an_interrupted_study_says_how_to_go_on(
     monkeypatch.setattr(runner, "execute", execute)
     code, _, errors = typed("study", "mine.toml")
     assert code == 130
-    assert errors.splitlines()[-1].startswith(
-        "flbench: interrupted; 0 of 1 cells are complete and kept"
-    )
+    assert mentions(errors.splitlines()[-1], "0 of 1 cells", "interrupted")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from unittest.mock import Mock
 
 import forked
 import pytest
+from mentions import mention, mentions
 
 from flbench.cli.main import leave_objects, main
 from flbench.errors import FlbenchError, Interrupted
@@ -142,7 +143,7 @@ def test_names_seeds_and_parameters_combine(command: Command, tmp_path: Path) ->
     assert [file.name for file in files] == ["seed-0.json", "seed-1.json"] * 2
     assert "±" in done.stdout
     again = command("run", "-p", "pfedlia", "-s", "pathological-noniid", *QUICK, *LIA, *out)
-    assert "is complete; --force computes it again" in again.stderr
+    assert mentions(again.stderr, "--force", "complete")
     other = command(
         "run", "-p", "pfedlia", "-s", "pathological-noniid", *QUICK, "--set", "pfedlia.warmup=2",
         "--set", "probe_epochs=1", *out,
@@ -164,7 +165,7 @@ def test_names_seeds_and_parameters_combine(command: Command, tmp_path: Path) ->
 def test_a_run_no_longer_than_its_warmup_says_so(typed: Typed) -> None:
     code, errors = typed("run", "-p", "pfedlia", "-s", "noisy-noniid", *QUICK)
     assert code == 0
-    assert "pfedlia: 3 rounds do not exceed warmup=20: fedavg" in errors
+    assert mentions(errors, "pfedlia", "3 rounds", "warmup=20", "fedavg")
 
 
 @pytest.mark.slow
@@ -220,8 +221,8 @@ def test_a_diverged_run_exits_with_3_and_the_others_go_on(typed: Typed, tmp_path
     suites = ("-s", "noisy-noniid", "-s", "pathological-noniid")
     code, errors = typed("run", "-p", "fedavg", *suites, *QUICK, "--set", "lr=1e30")
     assert code == 3
-    assert "fedavg on noisy-noniid (digits), seed 0: round 1: parameters of client" in errors
-    assert "fedavg on pathological-noniid (digits), seed 0: round 1: parameters" in errors
+    assert mentions(errors, "fedavg", "noisy-noniid", "digits", "seed 0", "round 1")
+    assert mentions(errors, "fedavg", "pathological-noniid", "digits", "seed 0", "round 1")
     assert not list(tmp_path.rglob("seed-*.json"))
 
 
@@ -244,9 +245,7 @@ def test_an_interrupted_run_can_be_resumed_to_the_same_bytes(
         process.kill()
     assert code == 130, errors
     last = errors.strip().splitlines()[-1]
-    assert last.startswith(
-        "flbench: interrupted; the last whole round is kept, go on with: flbench"
-    )
+    assert mentions(last, "with: flbench", "interrupted")
     assert last.endswith("--resume")
     assert not list(tmp_path.glob("flbench-results/**/seed-0.json"))
     resumed = command(*last.split("flbench ")[-1].split())
@@ -312,7 +311,7 @@ def main_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(SystemExit, match=r"^flbench: expected Linux or macOS, got"):
+    with pytest.raises(SystemExit, match=mention("Linux or macOS", "expected")):
         main()
 
 
@@ -336,7 +335,7 @@ def test_standard_error_that_is_full_ends_nothing_and_is_told_once(
     lines = Path("output").read_text().splitlines()
     assert lines[-2].endswith("/seed-0.json")
     assert Path(lines[-2]).is_file()
-    assert lines[-1].startswith("flbench: messages were lost, as standard error could not be")
+    assert mentions(lines[-1], "messages", "standard")
 
 
 @pytest.mark.slow
@@ -479,7 +478,7 @@ def test_a_batch_of_one_before_batchnorm_is_one_line(method: str, command: Comma
     """Also where a hook of the method computes the loss."""
     words = ("--set", "model.norm=true", "--set", "local.batch_size=1", "--set", "clients=4")
     done = command("run", "-p", method, "-s", "iid", "--rounds", "1", *words)
-    assert "a batch has one sample, which BatchNorm cannot be trained on: set" in done.stderr
+    assert mentions(done.stderr, "BatchNorm", "trained")
     assert done.returncode == 1
 
 

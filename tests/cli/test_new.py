@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from mentions import mentioning, mentions
 from toy import Typed, install, python
 
 import flbench
@@ -104,8 +105,8 @@ def test_without_an_author_the_package_has_authors(
 ) -> None:
     assert typed("new", "big-step", *options)[0] == 0
     texts = texts_of(tmp_path / "flbench-big-step")
-    assert project(texts)["authors"] == [{"name": "The authors of flbench-big-step"}]
-    assert f"{date.today().year} The authors of flbench-big-step\n" in texts["LICENSE"]
+    assert project(texts)["authors"] == [{"name": mentioning("flbench-big-step", "authors")}]
+    assert mentions(texts["LICENSE"], date.today().year, "The", "flbench-big-step")
 
 
 def test_the_paper_is_the_one_that_is_given_or_none(typed: Typed, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_it_goes_where_it_is_told(typed: Typed, tmp_path: Path) -> None:
 def test_what_is_put_in_is_not_replaced_again() -> None:
     texts = template("method")
     swapped = words("my-method-2", "method", "my-method of my_method", 2031)
-    assert "Copyright (c) 2031 my-method of my_method\n" in filled(texts, swapped)["LICENSE"]
+    assert mentions(filled(texts, swapped)["LICENSE"], "2031", "my-method", "my_method")
     assert 'name = "flbench-my-method-2"\n' in filled(texts, swapped)["pyproject.toml"]
 
 
@@ -217,7 +218,7 @@ def test_names_and_modules_of_other_packages_are_taken(
     install(tmp_path / "site", "other", "[flbench.methods]\nbig-step = flbench_other.core:Big\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     told = "is installed already"
-    assert f"new: method 'big-step' of other 1.0 {told}" in typed("new", "big-step")[2]
+    assert mentions(typed("new", "big-step")[2], "new", "big-step", "other 1.0", told)
     assert f"the module flbench_other {told}" in typed("new", "other", "--kind", "sink")[2]
     assert typed("new", "big-step", "--kind", "sink")[0] == 0
 

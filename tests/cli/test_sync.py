@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from listeners import LIA, Offline, fake_wandb, nobody_logged_in, write
+from mentions import mentioning
 from toy import Play, player
 
 from flbench.cli.main import main
@@ -98,7 +99,7 @@ def test_a_result_meets_the_run_that_was_logged_live(
     live, synced = fake.begun
     same = ("id", "project", "name", "group", "job_type", "tags", "resume", "mode")
     assert {key: live[key] for key in same} == {key: synced[key] for key in same}
-    assert (code, out) == (0, [f"{played.job.path}: brought up to date: https://wandb/run"])
+    assert (code, out) == (0, [mentioning(played.job.path, "https://wandb/run")])
     assert fake.runs[1].logged == [], "nothing is there twice"
     assert fake.runs[0].settled == fake.runs[1].settled
 
@@ -129,7 +130,7 @@ def test_a_disabled_wandb_is_no_success_in_disguise(
     monkeypatch.setenv("WANDB_MODE", "disabled")
     fake_wandb(monkeypatch, offline=False, settings=SimpleNamespace(mode="disabled"))
     code, out, _ = sync(results[0])
-    assert (code, out) == (0, [f"{results[0]}: not sent, because WANDB_MODE says disabled"])
+    assert (code, out) == (0, [mentioning(results[0], "WANDB_MODE")])
 
 
 def test_what_is_no_result_is_one_line_and_the_others_go_on(
@@ -148,8 +149,8 @@ def test_what_is_no_result_is_one_line_and_the_others_go_on(
         str(absent),
         "flbench",
     ]
-    assert err[1] == f"{empty}: no result below it; expected files seed-<n>.json"
-    assert err[-1] == "flbench: 3 of 5 could not be synced; the lines above say why"
+    assert err[1] == mentioning(empty, "files seed-<n>.json")
+    assert err[-1] == mentioning("3 of 5 could", "synced")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_file_that_wandb_refuses_stops_no_other(
     assert code == 1
     assert [line.partition(": ")[0] for line in out] == [str(results[1])]
     assert err[0].startswith(f"{results[0]}: not sent, OSError: {fails}: no")
-    assert err[1:] == ["flbench: 1 of 2 could not be synced; the lines above say why"]
+    assert err[1:] == [mentioning("1 of 2 could", "synced")]
 
 
 def test_nothing_named_means_the_folder_runs_write_to(
@@ -223,7 +224,7 @@ def test_a_copy_stands_in_for_one_that_failed(
     shutil.copy(results[0], copy)
     code, out, _ = sync(results[0], copy)
     assert code == 1
-    assert out == [f"{copy}: written to here/run; push it with: wandb sync here/run"]
+    assert out == [mentioning(copy, "here/run", "wandb sync here/run")]
 
 
 def test_logs_beside_a_result_are_no_results(

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from mentions import mentioning
 from toy import Play, composition, toy_dataset
 
 from flbench import Setup, State, hookimpl
@@ -188,7 +189,7 @@ def test_copies_leave_the_process_as_plain_tensors() -> None:
     buffer = io.BytesIO()
     torch.save(bank, buffer)
     assert torch.equal(copy.deepcopy(bank).dense(), table)
-    assert repr(bank) == "ModelBank of 5 rows of 4 scalars, 1 rows stored"
+    assert repr(bank) == mentioning("ModelBank", "5 rows", "4 scalars", "1 rows")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mentions import mention
 from torch import nn
 
 from flbench.datasets import data_root
@@ -61,7 +62,7 @@ def test_digits_are_the_same_each_time_and_found_by_name(tmp_path: Path) -> None
 
 
 def test_an_unknown_dataset_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"unknown dataset 'digit'; did you mean 'digits'\?"):
+    with pytest.raises(UnknownName, match=mention("digit", "digits")):
         load_dataset("digit", tmp_path)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mentions import mention
 from PIL import Image
 
 from flbench.core.dataset import Dataset
@@ -56,7 +57,7 @@ def test_the_library_is_named_if_it_is_not_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_option_that_is_not_known() -> None:
-    with pytest.raises(BadParameter, match="expected label, client, x, size, got user"):
+    with pytest.raises(BadParameter, match=mention("label, client, x, size", "got user")):
         loaded("flwrlabs/femnist?user=writer_id")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from forked import typed
+from mentions import mention
 from PIL import Image
 
 from flbench.core.dataset import Dataset
@@ -197,7 +198,7 @@ def test_malformed_arrays_are_one_line_that_names_the_file(
 
 
 def test_no_file_and_no_npz_file_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"^there is no file .*mine\.npz$"):
+    with pytest.raises(MissingData, match=mention("mine.npz", "file")):
         through(tmp_path / "mine.npz")
     single = tmp_path / "single.npy"
     np.save(single, np.zeros(3))
@@ -306,7 +307,7 @@ def test_sixteen_bits_of_grey_are_scaled_and_more_are_refused(tmp_path: Path) ->
     assert data.x.shape == (2, 1, 2, 3)
     assert ((data.x[0] + 1) * 127.5).round().flatten().tolist() == [0, 0, 1, 128, 254, 255]
     Image.fromarray(np.ones((2, 3), dtype=np.float32)).save(tmp_path / "a" / "2.tiff")
-    with pytest.raises(UserError, match="its grey levels have 32 bits, expected 8 or 16"):
+    with pytest.raises(UserError, match=mention("32 bits", "8 or 16")):
         through(tmp_path, "images")
 
 
@@ -371,7 +372,7 @@ def test_a_picture_that_is_not_read_is_not_left_out(tmp_path: Path) -> None:
 def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.png", 7)
     write(tmp_path / "b" / "1.png", 9, (8, 6))
-    with pytest.raises(UserError, match=r"b/1.png is 6x8, .*a/1.png is 8x6: images must be of one"):
+    with pytest.raises(UserError, match=mention("b/1.png", "6x8", "a/1.png", "8x6")):
         through(tmp_path, "images")
     data = load_dataset(f"images:{tmp_path}@16", tmp_path)
     assert data.x.shape == (2, 1, 16, 16)
@@ -387,22 +388,20 @@ def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path:
 def test_malformed_folders_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="there is no folder"):
         through(tmp_path / "gone", "images")
-    with pytest.raises(MissingData, match="has no folder of images per class"):
+    with pytest.raises(MissingData, match=mention("folder", "images")):
         through(tmp_path, "images")
     write(tmp_path / "a" / "1.png", 7)
-    with pytest.raises(UserError, match="it has one class only, a"):
+    with pytest.raises(UserError, match=mention("one class", "a")):
         through(tmp_path, "images")
     (tmp_path / "b").mkdir()
-    with pytest.raises(UserError, match="/b cannot be used: it has no image"):
+    with pytest.raises(UserError, match=mention("/b", "image")):
         through(tmp_path, "images")
     (tmp_path / "b" / "1.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"/b/1.png cannot be used: ") as caught:
         through(tmp_path, "images")
     assert "\n" not in str(caught.value)
     write(tmp_path / "b" / "c" / "1.png", 7)
-    with pytest.raises(
-        UserError, match="mixes <class>/ and <domain>/<class>/: b has folders, a none"
-    ):
+    with pytest.raises(UserError, match=mention("<class>/", "<domain>/<class>/", "none")):
         through(tmp_path, "images")
 
 
@@ -446,7 +445,7 @@ def test_rotated_keeps_the_test_part_and_refuses_what_is_no_square_image(tmp_pat
     assert int(data.domains.max()) == 3, "its own domains are forgotten"
     for shape in ((4, 5), (25,)):
         wide = {part: np.zeros((n, *shape)) for part, n in (("x_train", 12), ("x_test", 6))}
-        with pytest.raises(UserError, match="expects square images, got samples of shape"):
+        with pytest.raises(UserError, match=mention("square images", "got samples of shape")):
             load_dataset(f"rotated:npz:{stored(tmp_path / 'wide.npz', **wide)}", tmp_path)
 
 
@@ -454,7 +453,7 @@ def test_rotated_keeps_the_test_part_and_refuses_what_is_no_square_image(tmp_pat
 
 
 def test_label_swap_refuses_texts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="label-swap:bigrams expects one label a sample, got"):
+    with pytest.raises(UserError, match=mention("label-swap:bigrams", "label")):
         load_dataset("label-swap:bigrams", tmp_path)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from every import run_of
+from mentions import mention, mentioning, mentions
 from torch import Tensor
 from torchmetrics.metric import Metric
 from toy import (
@@ -421,7 +422,7 @@ def test_what_a_method_may_not_bring(answer: Any, said: str, play_toy: Play) -> 
 def test_two_methods_bring_different_names(play_toy: Play) -> None:
     method = composition(("one", Confident()), ("two", Confident()))
     assert "two.metrics" not in (said := refused(play_toy, method))
-    assert said == "one.metrics: 'confidence' is a metric of two too"
+    assert said == mentioning("one.metrics", "confidence")
 
 
 def odd(**changes: Callable[..., Any]) -> ClientMetric:
@@ -527,7 +528,7 @@ def test_random_numbers_that_a_metric_draws_are_its_own(tmp_path: Path) -> None:
     expected = torch.random.get_rng_state()
     played = player(tmp_path)(composition(("draws", Draws())))
     assert torch.equal(torch.random.get_rng_state(), expected)
-    assert any("metrics odd drew from torch's global generator" in line for line in played.said)
+    assert any(mentions(line, "torch", "generator") for line in played.said)
 
 
 # --- what is asked for -------------------------------------------------------------------------
@@ -611,7 +612,7 @@ def test_one_module_is_imported_whatever_the_name_says(monkeypatch: pytest.Monke
     assert asked == ["torchmetrics.classification"] * 3
     with pytest.raises(UnknownName, match="unknown metric"):
         find_metric(Component(name="fine"))
-    with pytest.raises(UnknownName, match=r"class of torchmetrics .*it has: F1Score"):
+    with pytest.raises(UnknownName, match=mention("F1Score", "torchmetrics")):
         find_metric(Component(name="Recall"))
     with pytest.raises(UnknownName, match="parameter of metric 'F1Score'"):
         find_metric(Component(name="F1Score", average="macro"))
@@ -645,7 +646,7 @@ def test_a_metric_that_would_fill_the_memory_is_not_made() -> None:
 
 
 def test_more_answers_than_labels_are_refused() -> None:
-    with pytest.raises(PluginError, match=r"metric 'top-k': ValueError: k is 5, there are 2"):
+    with pytest.raises(PluginError, match=mention("top-k", "ValueError", "k is 5, there are 2")):
         one("top-k")
 
 
@@ -787,7 +788,7 @@ def test_a_part_of_a_data_set_has_fewer_clients(play_toy: Play) -> None:
     from toy import toy_suite
 
     part = toy_suite(not_judged=[5]).model_copy(update={"clients": 4})
-    with pytest.raises(BadParameter, match=r"suite 'toy': 'not_judged': clients 0 to 3 expected"):
+    with pytest.raises(BadParameter, match=mention("toy", "not_judged", "0 to 3")):
         play_toy("fedavg", suite=part, dataset=toy_dataset())
 
 
@@ -819,7 +820,7 @@ def test_metrics_are_asked_for_on_the_command_line(tmp_path: Path, typed: Typed)
         assert "first:k=2 of mine 1.0" in shown
         assert "not judged: clients 0, 1" in shown
         again = typed(*asked, "--metric", "balanced-accuracy", "--set", "not_judged=0-1")[2]
-        assert "is complete without balanced-accuracy; --force computes it again" in again
+        assert mentions(again, "balanced-accuracy", "--force")
     lost = typed("verify", str(path))
     assert lost[0] == 1
     assert "unknown metric 'first'" in lost[2]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mention
 
 from flbench.core.bank_budget import RowStore
 from flbench.core.model_bank import ModelBank
@@ -71,7 +72,7 @@ def test_the_names_of_what_crossed() -> None:
     ledger.open_round()
     assert ledger.sent("up") == {"loss"}, "also in rounds before"
     assert ledger.sent("down") == ledger.sent("peer") == set()
-    with pytest.raises(UserError, match=r"expected one of down, up, peer, .*, got 'north'"):
+    with pytest.raises(UserError, match=mention("of down", "got 'north'")):
         ledger.sent("north")  # type: ignore[arg-type]
 
 
@@ -226,5 +227,5 @@ def test_what_clients_of_edges_get_and_send_is_counted_between_them() -> None:
 
 
 def test_an_edge_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UserError, match=r"expected numbers of edges in 0..2, got \[3\]"):
+    with pytest.raises(UserError, match=mention("numbers of edges", "0..2", "got [3]")):
         CommunicationLedger(3).send("edge-cloud", torch.tensor([3]), "model", 1)

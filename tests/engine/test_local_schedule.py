@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from in_threads import together
+from mentions import mention
 from toy import Play, Played, composition, toy_suite, watching
 
 import flbench as fl
@@ -267,7 +268,7 @@ def test_stages_of_one_name_are_one_in_turns(play_toy: Play) -> None:
 
 
 def test_what_is_kept_was_declared(play_toy: Play) -> None:
-    with pytest.raises(PluginError, match="memory 'other' was not declared in setup"):
+    with pytest.raises(PluginError, match=mention("other", "setup")):
         play_toy(composition(("stores", Stores("other"))), rounds=1)
 
 
@@ -278,7 +279,7 @@ def test_two_methods_do_not_send_one_name(play_toy: Play) -> None:
         def report(self) -> fl.Reporter:
             return lambda module, x, y: fl.Report({"sum": x.sum()[None]})
 
-    with pytest.raises(PluginError, match="each of two methods sends 'sum'"):
+    with pytest.raises(PluginError, match=mention("sum", "methods")):
         play_toy(composition(("stores", Stores()), ("sums", Sums())), rounds=1)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from mentions import mention
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from toy import Play, composition, toy_dataset
@@ -409,7 +410,7 @@ def test_what_is_never_called_is_refused_before_a_run(play_toy: Play) -> None:
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             pass
 
-    with pytest.raises(PluginError, match=r"^method: validation_step is never called"):
+    with pytest.raises(PluginError, match=mention("method", "validation_step")):
         play_toy(composition(("method", telling(Validates))), rounds=1)
 
 
@@ -483,7 +484,7 @@ def test_a_term_of_another_method_needs_a_loss_to_be_added_to(play_toy: Play) ->
             return lambda module: module.flat().square().sum()
 
     method = composition(("method", telling(ByHand)), ("term", Term()))
-    with pytest.raises(Undefined, match=r"method optimises by hand.*local_term"):
+    with pytest.raises(Undefined, match=mention("local_term", "optimises")):
         play_toy(method, rounds=1)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention
 from torch import Tensor, nn
 from toy import CLIENTS, Play, composition, toy_dataset, toy_suite, watching
 
@@ -329,7 +330,7 @@ def test_an_untouched_row_costs_the_others_nothing(play_toy: Play) -> None:
 
 def test_a_diverging_run_is_stopped_and_named(play_toy: Play) -> None:
     local = LocalTraining(epochs=5, batch_size=4, lr=1e30)
-    with pytest.raises(Diverged, match=r"round 1: parameters of client \d are not finite") as told:
+    with pytest.raises(Diverged, match=mention("round 1", "parameters")) as told:
         play_toy("fedavg", local=local)
     assert told.value.exit_code == 3
 
@@ -340,7 +341,7 @@ def test_a_module_that_fails_names_client_stage_and_round(play_toy: Play) -> Non
             raise IndexError("list index out of range")
 
     plugin = modules(lambda net, ctx: Fails(net, ctx.local))
-    with pytest.raises(PluginError, match=r"fails: client \d failed in stage 'train': Ind"):
+    with pytest.raises(PluginError, match=mention("fails", "failed", "train", "IndexError")):
         play_toy(composition(("fails", plugin)))
 
 
@@ -371,7 +372,7 @@ def test_clients_upload_the_same_extras(
 
     method = composition(("m", modules(lambda net, ctx: Moody(net, ctx.local))))
     suite = toy_suite(participation=1.0)
-    with pytest.raises(PluginError, match="clients differ in what they upload: mood"):
+    with pytest.raises(PluginError, match=mention("clients", "differ")):
         play_toy(method, rounds=1, suite=suite, executor=executor)
 
 

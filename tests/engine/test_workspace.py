@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mention
 from torch import nn
 from toy import Play, composition, watching
 
@@ -106,5 +107,5 @@ def test_a_buffer_is_written_and_not_replaced(play_toy: Play, way: str, executor
         (slot,) = (one for one in played.run.executor.workspace.layout.slots if one.name == "seen")
         assert bool((played.state.models[:, slot.start : slot.stop] > 0).all())
         return
-    with pytest.raises(PluginError, match=r"mine: 'seen' was replaced in training, .*seen.copy_"):
+    with pytest.raises(PluginError, match=mention("mine", "seen", "self.seen.copy_")):
         play_toy(plugin, rounds=1, executor=executor)

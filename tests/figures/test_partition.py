@@ -13,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from mentions import mentioning, mentions
 
 from flbench.cli.main import main
 from flbench.cli.show import _counts
@@ -64,7 +65,7 @@ def test_it_is_an_svg_with_title_and_description_and_no_date() -> None:
     assert root.findtext(f"{SVG}title") == "a < b & c"
     told = root.findtext(f"{SVG}desc")
     assert told is not None
-    assert told.startswith("20 clients and 10 labels in 4 true groups: ")
+    assert mentions(told, "20 clients", "10 labels", "4 true groups")
     assert b"<dc:date" not in svg
     assert b"Matplotlib" not in svg, "another version of it may give the same bytes"
 
@@ -135,8 +136,8 @@ def test_ticks_stand_at_round_distances(count: int, step: int) -> None:
 
 
 def test_the_description_counts() -> None:
-    assert description(np.array([[3, 0], [1, 4]]), None) == (
-        "2 clients and 2 labels: 3 to 5 samples and 1 to 2 labels per client"
+    assert description(np.array([[3, 0], [1, 4]]), None) == mentioning(
+        "2 clients", "2 labels:", "3 to 5 samples", "1 to 2 labels"
     )
 
 
@@ -169,9 +170,9 @@ def test_show_suite_prints_how_its_data_are_divided(shown: Shown) -> None:
     tail = out[out.index("digits divided with seed 0") :].splitlines()
     assert tail[1] == "  clients: 100"
     assert re.fullmatch(r"  samples per client: min \d+, median [\d.]+, max \d+", tail[2])
-    assert tail[3] == "  labels per client: min 2, median 2, max 2"
+    assert tail[3] == mentioning("labels", "min 2", "median 2", "max 2")
     assert re.fullmatch(r"  mean KL divergence of two clients: \d\.\d{3} nats", tail[4])
-    assert tail[5] == "  mean earth mover's distance to all: 0.800"
+    assert tail[5] == mentioning("earth mover's distance", "0.800")
 
 
 @pytest.mark.slow
@@ -189,7 +190,7 @@ def test_plot_writes_the_same_picture_twice(shown: Shown, tmp_path: Path) -> Non
     one, two = (tmp_path / "feature-shift.svg", tmp_path / "sub" / "other.svg")
     assert one.read_bytes() == two.read_bytes()
     title = ElementTree.fromstring(one.read_bytes()).findtext(f"{SVG}title")
-    assert title == "feature-shift on digits-shift, seed 0"
+    assert title == mentioning("feature-shift", "digits-shift", "seed 0")
 
 
 @pytest.mark.slow
@@ -216,10 +217,10 @@ def test_without_the_data_the_settings_are_still_shown(shown: Shown, tmp_path: P
     code, out, _ = shown(*suite)
     assert code == 0
     assert "lenet5" in out
-    assert "how its data are divided cannot be shown: data set 'fashion-mnist' expects" in out
+    assert mentions(out, "fashion-mnist", "divided")
     code, _, err = shown(*suite, "--plot")
     assert code == 1
-    assert err.startswith("flbench: data set 'fashion-mnist' expects")
+    assert mentions(err, "fashion-mnist", "expects")
     assert shown(*suite, "--data-root", str(tmp_path / "there"))[1].count("there") >= 1
 
 
@@ -233,7 +234,7 @@ def test_of_text_only_sizes_are_told(shown: Shown, monkeypatch: pytest.MonkeyPat
     assert _counts(text, 50_000).tolist() == [[4]] * 20
     monkeypatch.setattr("flbench.cli.show._divided", lambda *_: (_counts(text, 50_000), None))
     tail = shown("feature-shift")[1].splitlines()[-2:]
-    assert tail == ["  clients: 20", "  samples per client: min 4, median 4, max 4"]
+    assert tail == ["  clients: 20", mentioning("samples", "min 4", "median 4", "max 4")]
 
 
 @pytest.mark.parametrize(

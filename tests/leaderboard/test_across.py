@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_results import made, page, twice, write
+from mentions import mentions
 from scipy.stats import rankdata
 
 from flbench.leaderboard.across import (
@@ -136,8 +137,8 @@ def test_the_standings_of_a_block(tmp_path: Path) -> None:
         ("a", "1.75", "40.0", "0.0 to 80.0", "-25.0", "-50.0 to +0.0", "~3.0", "31.0", "1.00"),
         ("fedavg", "2.75", "65.0", "50.0 to 80.0", "", "", "~1.0", "11.0", "1.00"),
     )
-    assert part.caption.startswith("Over all 2 tables that hold all of these methods, of 2 suites")
-    assert "s on toy [aaaaaaaa], t on toy [bbbbbbbb]." in part.caption
+    assert mentions(part.caption, "2 tables", "2 suites")
+    assert mentions(part.caption, "toy")
     assert "less than 2.34, Nemenyi's" in part.caption, "2.343 sqrt(3 4 / 12)"
 
 

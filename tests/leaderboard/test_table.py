@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_results import SUITE, described, made, skip, write
+from mentions import mentioning
 from toy import python
 
 from flbench.core.parameters import parse
@@ -84,7 +85,7 @@ def test_a_table_knows_what_is_installed(tmp_path: Path) -> None:
         made(0.7, method="pfedlia", dataset="cifar10", suite=PATHO, tuning=search, config="t"),
         made(0.6, method="pfedlia", dataset="cifar10", suite=PATHO, version="0.1", config="o"),
     )
-    assert table.title == "pathological-noniid on cifar10 [5u1te000]"
+    assert table.title == mentioning("pathological-noniid", "cifar10", "5u1te000")
     assert table.settings["rounds"] == 3
     assert table.summary == load_suite("pathological-noniid").summary
     first, second, third = table.rows
@@ -175,7 +176,7 @@ def test_a_row_is_outdated_by_its_suite_or_by_its_plugin(tmp_path: Path) -> None
     assert [row.outdated for row in tables(tmp_path)[-1].rows] == ["", ""], "nothing newer here"
     write(tmp_path, made(method="a+b", version="1.0.1", config="ab", **third))
     stale = {row.method: row.outdated for row in tables(tmp_path)[-1].rows}
-    assert stale["a"] == "a 1.0.1rc1; there are results of 1.0.1"
+    assert stale["a"] == mentioning("1.0.1rc1", "1.0.1")
     assert stale["c"] == ""
 
 

@@ -5,7 +5,7 @@
 
 A mutation is one point of a module's code: a comparison, an operator, a number, a condition, a
 returned value or a call that is left out. What is only said (messages, annotations, docstrings) is
-not changed. The group `kept` replays the lines of mutations.jsonl, which were chosen by hand. Each
+not changed. The group `kept` replays mutations.jsonl: chosen by hand, found by pointing.py. Each
 is tried in a process of its own, forked from one that has imported flbench and the tests: it
 replaces the code of the changed function and runs the tests of the group, the module's own first,
 until one fails. One that takes twice the CPU time of the group's tests, and 5 s, is killed.
@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -40,6 +41,9 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pointing import mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -236,29 +240,35 @@ def changed_point(file: str, number: int) -> CodeType:
 
 
 def kept() -> list[Mutation]:
-    """The mutations of mutations.jsonl: one line each; the scope chooses among equal lines."""
+    """The mutations of mutations.jsonl: a piece of a symbol and what takes its place."""
     text = (HERE / "mutations.jsonl").read_text(encoding="utf-8")
-    return [one_kept(json.loads(line)) for line in text.splitlines()]
+    found, lost = [], []
+    for row in map(json.loads, text.splitlines()):
+        try:
+            found.append(one_kept(**row))
+        except LookupError as error:
+            lost.append(f"{row['id']}: {row['file']}: {error}")
+    if lost:
+        sys.exit("\n".join(lost))
+    return found
 
 
-def one_kept(row: dict[str, str]) -> Mutation:
-    """A kept mutation."""
-    lines = (ROOT / row["file"]).read_text(encoding="utf-8").splitlines(keepends=True)
-    found = [i for i, line in enumerate(lines) if line.strip() == row["before"]]
-    if not found:
-        sys.exit(f"{row['id']}: {row['file']} has no line {row['before']!r}")
-    place = found[0]
-    for candidate in found if len(found) > 1 else ():
-        above = [line for line in lines[:candidate] if line.lstrip().startswith(("def ", "class "))]
-        if above and row["scope"].rpartition(".")[2] in above[-1]:
-            place = candidate
-    lines[place] = lines[place].replace(row["before"], row["after"])
-    folder, package, *_ = file = Path(row["file"]).parts
-    own = f"tests/{'/'.join(file[1:-1])}/test_{file[-1]}".replace("//", "/")
+def one_kept(id: str, file: str, **pointed: Any) -> Mutation:
+    """A kept mutation.
+
+    Raises:
+        LookupError: Its file or its piece of code is not there.
+    """
+    if not (ROOT / file).is_file():
+        files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "flbench").rglob("*.py")]
+        raise LookupError(f"no such file; the nearest is {get_close_matches(file, files, 1, 0)[0]}")
+    source, line = mutated((ROOT / file).read_text(encoding="utf-8"), **pointed)
+    folder, package, *_ = parts = Path(file).parts
+    own = f"tests/{'/'.join(parts[1:-1])}/test_{parts[-1]}".replace("//", "/")
     tests = [own] if (ROOT / own).is_file() else []
-    code = functools.partial(compile, "".join(lines), str(ROOT / row["file"]), "exec")
+    code = functools.partial(compile, source, str(ROOT / file), "exec")
     also = ALSO[package if folder == "flbench" else folder]
-    return Mutation(row["id"], row["file"], place + 1, code, (*tests, *also))
+    return Mutation(id, file, line, code, (*tests, *also))
 
 
 def changed_functions(before: CodeType, after: CodeType) -> dict[tuple[str, int], CodeType]:

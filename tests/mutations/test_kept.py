@@ -1,4 +1,4 @@
-"""The kept mutations still have their lines."""
+"""The kept mutations still have their code and tests."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+from mentions import mention
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_kept_mutation_changes_a_line_that_is_there() -> None:
-    text = Path(__file__).with_name("mutations.jsonl").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    assert len(rows) >= 150
-    lost = [row["id"] for row in rows if row["before"] not in lines_of(ROOT / row["file"])]
-    assert not lost, "point them to the line that does the same now"
-
-
-def test_every_kept_mutation_has_tests_that_may_notice_it() -> None:
-    program = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="mutations")
-    tests = {test for one in program["kept"]() for test in one.tests}
+def test_every_kept_mutation_has_its_code_and_its_tests() -> None:
+    kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="m")["kept"]()
+    assert len(kept) >= 150
+    assert len({one.name for one in kept}) == len(kept)
+    tests = {test for one in kept for test in one.tests}
     assert [test for test in tests if not (ROOT / test).exists()] == []
 
 
-def lines_of(file: Path) -> list[str]:
-    """The lines of a file without their indentation."""
-    return [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+@pytest.mark.parametrize(
+    ("file", "near"), [("flbench/errors.py", "LONGEST"), ("flbench/erors.py", "flbench/errors.py")]
+)
+def test_one_that_is_lost_is_named_with_what_is_near(file: str, near: str, tmp_path: Path) -> None:
+    kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="m")["kept"]
+    kept.__globals__["HERE"] = tmp_path
+    row = {"id": "x-01", "file": file, "symbol": "", "before": "LONGESTS = 1", "after": "0"}
+    (tmp_path / "mutations.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(SystemExit, match=mention("x-01", file, near)):
+        kept()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mentions import mention, mentions
 from toy import Typed
 
 from flbench.cli import reproduce
@@ -215,13 +216,13 @@ def card(tmp_path: Path) -> str:
 def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, typed: Typed) -> None:
     code, said, told = typed("reproduce", card, "--table", "1")
     assert code == 0
-    assert "6 cells: none is complete; 6 to run" in told
+    assert mentions(told, "6 cells", "none", "6 to run")
     rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
     assert "0.5000 ± 0.5000" in rows["fedavg"]
     assert "agrees" in rows["fedavg"]
     assert "0, 1" in rows["local-only"]
-    assert "not run: scaffold: SCAFFOLD is defined for SGD" in rows["scaffold"]
-    assert "cifar10: not run: cifar10 is not part of this scale" in said
+    assert mentions(rows["scaffold"], "not run", "scaffold", "SCAFFOLD", "SGD")
+    assert mentions(said, "cifar10", "not run")
     assert said.splitlines()[-1].startswith("4 numbers: 1 agrees")
     assert sorted(path.name for path in Path("flbench-results").rglob("seed-*.json")) == [
         "seed-0.json", "seed-0.json", "seed-1.json", "seed-1.json",
@@ -243,7 +244,7 @@ def test_reproduce_trains_clients_as_it_is_told(card: str, typed: Typed) -> None
     assert "; 0 to run" in told, "the executor is no part of a setting"
     code, _, told = typed("reproduce", card, "--executor", "lanes", "--seeds", "3")
     assert code == 2
-    assert "'lanes' is not one of 'auto', 'sequential', 'vectorised'" in told
+    assert mentions(told, "lanes", "auto", "sequential", "vectorised")
 
 
 @pytest.mark.slow
@@ -272,19 +273,19 @@ def test_reproduce_without_running_compares_what_is_there(card: str, typed: Type
     code, said, _ = typed("reproduce", card, "--no-run")
     assert code == 0
     assert not Path("flbench-results").exists()
-    assert "two.toml on digits: not run: no result yet" in said
-    assert "not run: this table has no scale 'small'" in said
+    assert mentions(said, "two.toml", "digits", "not run")
+    assert mentions(said, "not run", "small")
     assert said.splitlines()[-1] == "5 numbers: 5 not run"
 
 
 @pytest.mark.slow
 def test_what_only_the_person_can_give_is_asked_for(card: str, typed: Typed) -> None:
     _, said, _ = typed("reproduce", card, "--table", "1", "--scale", "paper", "--no-run")
-    assert "not run: needs --set model.weights=..., a file" in said
+    assert mentions(said, "not run", "--set", "model.weights=")
     given = ("--set", "model.weights=x", "--dataset", "digits")
     code, _, error = typed("reproduce", card, "--table", "1", "--scale", "paper", *given)
     assert code == 1
-    assert "unknown parameter of model 'mlp' 'weights'" in error
+    assert mentions(error, "mlp", "weights")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_a_part_of_the_data_is_not_compared(
 
     monkeypatch.setattr(sweep, "run_missing", on_a_part)
     _, said, _ = typed("reproduce", card, "--table", "1", "--dataset", "digits", "--seeds", "1")
-    assert "digits: not run: only digits[0,1] is there; scaffold: " in said
+    assert mentions(said, "digits", "not run", "digits[0,1]", "scaffold")
     assert said.splitlines()[-1] == "3 numbers: 3 not run"
 
 
@@ -360,13 +361,13 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
     assert "| paper | 0 | 0 | 0 | 4 |" in page
     assert "(rounds = 1, local-only.schedule = full)" in " ".join(page.split())
     text = " ".join(page.split())
-    assert "Not run at scale small, cifar10 is not part of this scale: " in text
-    assert "Not run at scale paper, needs --set model.weights=..., a file: " in text
+    assert mentions(text, "Not run", "cifar10")
+    assert mentions(text, "Not run", "--set", "model.weights=")
     assert page.endswith("## Inconsistencies in the paper\n\n- it has no clusters\n")
     assert typed("reproduce", card, "--markdown")[1] == page
     assert "Scale small: one round." in page
     given = typed("reproduce", card, "--markdown", "--set", "model.weights=x")
-    assert (given[0], "unknown parameter of model 'mlp' 'weights'" in given[2]) == (1, True)
+    assert (given[0], mentions(given[2], "mlp", "weights")) == (1, True)
     for words in (
         ("--table", "1"),
         ("--scale", "paper"),
@@ -375,7 +376,7 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
     ):
         code, out, err = typed("reproduce", card, "--markdown", *words)
         assert (code, out) == (1, "")
-        assert err.startswith("flbench: --markdown writes the whole page: drop ")
+        assert mentions(err, "--markdown", "writes")
 
 
 @pytest.mark.slow
@@ -410,7 +411,7 @@ def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path)
     )
     for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
         file.write_text(odd)
-        with pytest.raises(UserError, match=r"one\.json: expected JSON with a list of tables"):
+        with pytest.raises(UserError, match=mention("one.json", "JSON")):
             paper_page.page(card, RunRequest(out=tmp_path), SweepProgress())
 
 

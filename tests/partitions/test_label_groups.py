@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from mentions import mention
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
@@ -256,9 +257,9 @@ def test_cifar100s_twenty_superclasses_are_cut_into_fives_of_four() -> None:
 
 def test_superclasses_that_cannot_be_are_one_clear_line() -> None:
     labels, domains = superclassed()
-    with pytest.raises(UserError, match="'domains' needs a data set that names superclasses"):
+    with pytest.raises(UserError, match=mention("domains", "superclasses")):
         label_groups(labels, None, 4, rng(), groups=2, order="domains")
-    with pytest.raises(UserError, match="cannot form 5 label groups from 4 superclasses and 8"):
+    with pytest.raises(UserError, match=mention("5 label", "4 superclasses", "8")):
         label_groups(labels, domains, 8, rng(), order="domains")
     torn = domains.copy()
     torn[np.flatnonzero(labels == 6)[0]] = 9
@@ -288,7 +289,7 @@ def test_the_labels_used_are_those_there_are() -> None:
     assert held(natural, labels) == [{0}, {1}, {2}, {3}]
     with pytest.raises(UserError, match="cannot use 11 labels: there are 10"):
         label_groups(labels, None, 4, rng(), groups=4, classes=11)
-    with pytest.raises(UserError, match="5 label groups from 4 labels and 8 clients"):
+    with pytest.raises(UserError, match=mention("5 label", "4 labels", "8 clients")):
         label_groups(labels, None, 8, rng(), classes=4)
     with pytest.raises(UserError, match="cannot use 5 labels"):
         label_groups(*superclassed(), 4, rng(), groups=2, order="domains", classes=5)
@@ -403,9 +404,9 @@ def test_by_domain_gives_every_client_samples_of_one_domain() -> None:
 
 def test_by_domain_says_what_it_needs() -> None:
     labels = np.zeros(6, dtype=np.int64)
-    with pytest.raises(UserError, match="needs a data set with domains, such as digits-shift"):
+    with pytest.raises(UserError, match=mention("digits-shift", "domains")):
         by_domain(labels, None, 2, rng())
-    with pytest.raises(UserError, match="3 domains need at least 3 clients, got 2"):
+    with pytest.raises(UserError, match=mention("3 domains", "3 clients", "got 2")):
         by_domain(labels, np.arange(6) % 3, 2, rng())
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mentions import mentions
 from toy import CLIENTS, Play, Played, bad, composition, refused, toy_dataset
 
 import flbench as fl
@@ -282,9 +283,7 @@ def test_a_file_that_a_sink_changed_is_written_again(play_toy: Play) -> None:
     played = play_toy("fedavg", rounds=1)
     _, found, said = results(played, Removes())
     assert found["curves"]["accuracy"] == played.run.history.curves["accuracy"]
-    assert [line.endswith("a sink changed the file; it is written again") for line in said] == [
-        True
-    ]
+    assert [mentions(line, "sink", "changed") for line in said] == [True]
     assert results(played, Looks())[2] == []
 
 
@@ -466,7 +465,7 @@ def test_a_hook_that_does_not_ask_for_the_state_cannot_write_to_it_either(play_t
             return models
 
     said = refused(play_toy, composition(("same", Same()), ("halves", Halves())), rounds=1)
-    assert said.startswith("round 1: halves.aggregate: wrote to state.models, ")
+    assert mentions(said, "round 1", "halves.aggregate", "state.models")
 
 
 def test_reading_and_writing_copies_is_free(play_toy: Play) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from mentions import mentioning
 from toy import CLIENTS, Play, Played, both, composition, toy_dataset, watching
 
 import flbench as fl
@@ -96,10 +97,7 @@ def test_data_is_pooled_for_nobody_who_does_not_say_so(play_toy: Play, executor:
 
     with pytest.raises(PluginError) as caught:
         play_toy(composition(("sly", Sly())), executor=executor)
-    assert str(caught.value) == (
-        "round 1: sly.plan: stage 'train' pools all clients' data;"
-        " a method says so with `pools_data = True`"
-    )
+    assert str(caught.value) == mentioning("round 1", "sly.plan", "train", "pools_data = True")
     seen: list[Any] = []
     play_toy(composition(("open", Open()), ("watch", watching(seen))), executor=executor)
     assert seen[0].samples.tolist() == [42] * 3, "each client of the cohort trains on the union"

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from mentions import mention
 from toy import CLIENTS, Play, Played, composition, toy_dataset, watching
 
 import flbench as fl
@@ -351,7 +352,7 @@ def test_newcomers_join_the_group_they_train_like(play_toy: Play) -> None:
 
 
 def test_one_client_has_no_groups(play_toy: Play) -> None:
-    with pytest.raises(Undefined, match="groups need at least two clients"):
+    with pytest.raises(Undefined, match=mention("groups", "clients")):
         play_toy("dc-pfl", clients=1, partition={"name": "iid"})
 
 

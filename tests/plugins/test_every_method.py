@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 from every import METHODS, Film, run_of
+from mentions import mention
 from toy import Played, player, toy_dataset
 
 from flbench.engine import sequential
@@ -75,5 +76,5 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     job = replace(run_of(player(tmp_path / "one"), "fedavg").job, resume=True)
     job.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(film.checkpoint(2), job.checkpoint)
-    with pytest.raises(UserError, match="another method: expected fedavg, found fedprox"):
+    with pytest.raises(UserError, match=mention("method", "fedavg", "found fedprox")):
         prepare(job, toy_dataset())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention
 from toy import CLIENTS, Play, Played, composition, watching
 
 import flbench as fl
@@ -328,9 +329,9 @@ def test_what_has_no_meaning_is_refused(play_toy: Play) -> None:
         layer = torch.nn.Conv1d(3, 4, 1)
         return torch.nn.Sequential(torch.nn.Unflatten(1, (3, 1)), layer, torch.nn.Flatten())
 
-    with pytest.raises(Undefined, match="leaving one client out needs at least two"):
+    with pytest.raises(Undefined, match=mention("leaving", "client")):
         play_toy("fedc2i", clients=1, partition={"name": "iid"})
-    with pytest.raises(Undefined, match="no head whose classes could be told apart"):
+    with pytest.raises(Undefined, match=mention("classes", "apart")):
         play_toy("fedc2i", net=headless)
     with pytest.raises(UserError, match="nothing may regroup them"):
         play_toy("fedc2i+oracle", settings={"warmup": 0})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from by_hand import THREE, create, toy_upload
+from mentions import mentioning
 from toy import CLIENTS, Play, composition, watching
 
 import flbench as fl
@@ -134,8 +135,8 @@ def test_a_part_that_never_trains_is_told() -> None:
     for head_epochs in (0, 1, 2):
         create("fedpac", head_epochs=head_epochs).setup(ctx)
     assert said == [
-        "fedpac: head_epochs=0 of local.epochs=2: the head is not trained",
-        "fedpac: head_epochs=2 of local.epochs=2: the body is not trained",
+        mentioning("fedpac", "head_epochs=0", "local.epochs=2"),
+        mentioning("fedpac", "head_epochs=2", "local.epochs=2"),
     ]
 
 

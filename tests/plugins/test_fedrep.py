@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import THREE, create, toy_upload
+from mentions import mention, mentioning
 from torch import nn
 from toy import CLIENTS, Play, Played, composition, same_evaluations, watching
 
@@ -161,8 +162,8 @@ def test_a_part_that_never_trains_is_told_and_a_network_without_a_head_is_refuse
     for body_epochs in (0, 1, 2):
         FedRep(body_epochs).setup(ctx)
     assert said == [
-        "fedrep: body_epochs=0 of local.epochs=2: the body is not trained",
-        "fedrep: body_epochs=2 of local.epochs=2: the head is not trained",
+        mentioning("fedrep", "body_epochs=0", "local.epochs=2"),
+        mentioning("fedrep", "body_epochs=2", "local.epochs=2"),
     ]
     ctx.layout = fl.ParameterLayout.of(nn.Conv2d(1, 1, 1))
     with pytest.raises(fl.Undefined, match="the network has no head"):
@@ -217,7 +218,7 @@ def test_final_head_epochs_change_what_is_judged_and_nothing_else(play_toy: Play
 
 def test_what_keeps_a_part_per_client_refuses_to_be_regrouped(play_toy: Play) -> None:
     for name in ("lg-fedavg", "fedrep"):
-        with pytest.raises(UserError, match="nothing may regroup them, and oracle does"):
+        with pytest.raises(UserError, match=mention("oracle", "regroup")):
             play_toy(f"{name}+oracle", settings={"warmup": 0})
     with pytest.raises(UserError, match="body_epochs=9: expected at most"):
         play_toy("fedrep", settings={"body_epochs": 9})

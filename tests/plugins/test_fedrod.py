@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention
 from torch import Tensor, nn
 from toy import (
     CLIENTS,
@@ -231,5 +232,5 @@ def test_a_personal_head_is_of_the_heads_kind(play_toy: Play) -> None:
 
 
 def test_a_network_without_a_head_is_refused(play_toy: Play) -> None:
-    with pytest.raises(fl.Undefined, match="the network has no head to set a personal one beside"):
+    with pytest.raises(fl.Undefined, match=mention("network", "personal")):
         play_toy("fedrod", net=lambda: nn.BatchNorm1d(3))

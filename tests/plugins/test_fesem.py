@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mention, mentioning
 from small import (
     NEWCOMERS,
     STEP,
@@ -58,9 +59,7 @@ def test_a_k_means_that_never_takes_place_is_told_in_the_last_round(rule: FeSEM)
         upload = uploaded([[float(i), 1.0] for i in ids], ids)
         rule.score(begin(rule, ctx), TRAIN, upload, ctx)
     name = type(rule).__name__.lower()
-    assert said == [
-        f"{name}: 2 clients were sampled, k=3 are needed for the k-means: all centres are w_0"
-    ]
+    assert said == [mentioning(name, "2 clients", "k=3", "k-means", "w_0")]
 
 
 @pytest.mark.parametrize(("weighting", "third"), [("samples", 2 / 3), ("uniform", 0.5)])
@@ -341,7 +340,7 @@ def test_fesem_is_as_its_defaults_say() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"k": 7}, {"k": 2, "fit_round": 4}])
 def test_a_fit_that_never_takes_place_is_refused(play_toy: Play, settings: Any) -> None:
-    with pytest.raises(Undefined, match="never takes place: there are 6 clients and 3 rounds"):
+    with pytest.raises(Undefined, match=mention("6 clients", "3 rounds")):
         play_toy("fesem", settings=settings)
     play_toy("fesem", settings={**settings, "init": "random"})
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention
 from toy import CLIENTS, Play, Played, both, composition, same_evaluations, toy_dataset
 
 import flbench as fl
@@ -304,7 +305,7 @@ def test_every_row_takes_the_momentum_of_the_model_it_came_from(play_toy: Play) 
 def test_what_flis_cannot_do_is_refused_with_a_reason(play_toy: Play) -> None:
     spy = Spy([], [])
     for name in ("flis-dc", "flis-hc"):
-        with pytest.raises(fl.Undefined, match="the server owns no samples: set `server_samples`"):
+        with pytest.raises(fl.Undefined, match=mention("server_samples", "samples")):
             play_toy(composition(*compose(name).layers, ("spy", spy)))
         assert not spy.scored, "at once"
         with pytest.raises(UserError, match="both decide who is grouped"):

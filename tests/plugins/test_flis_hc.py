@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from mentions import mention
 from small import cohorts
 from toy import CLIENTS, Play, Played, composition, same_evaluations, toy_dataset
 
@@ -248,7 +249,7 @@ def test_every_group_keeps_a_server_momentum_of_its_own(play_toy: Play) -> None:
 
 
 def test_a_bank_that_is_already_split_is_refused(play_toy: Play) -> None:
-    with pytest.raises(UserError, match=r"flis-hc\.cluster: expected one model to copy, found 6"):
+    with pytest.raises(UserError, match=mention("flis-hc.cluster", "model", "found 6")):
         play_toy(composition(("local-only", LocalOnly()), ("flis-hc", FlisHC())), **SERVER)
 
 

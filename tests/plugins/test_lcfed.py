@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import THREE, create, toy_upload
+from mentions import mention
 from small import TRAIN, Small, begin, cohorts, uploaded
 from toy import CLIENTS, Play
 
@@ -146,7 +147,7 @@ def test_the_own_model_is_tested_and_a_newcomer_joins_by_similarity() -> None:
 
 
 def test_more_clusters_than_clients_are_refused() -> None:
-    with pytest.raises(Undefined, match="3 clients cannot be in k=4 clusters"):
+    with pytest.raises(Undefined, match=mention("3 clients", "k=4")):
         LCFed(k=4).setup(Small())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mention
 from toy import Play
 
 import flbench as fl
@@ -27,7 +28,7 @@ def test_a_newcomer_has_the_row_of_its_group_among_those_that_train() -> None:
 
 
 def test_a_newcomer_of_a_group_that_nobody_trains_has_no_model() -> None:
-    with pytest.raises(fl.Undefined, match="true group of a newcomer has no client that trains"):
+    with pytest.raises(fl.Undefined, match=mention("newcomer", "client")):
         joins([1, 0])
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from every import TRIALS, Film, resumed, run_of, same_state, stable
 from ledger_formulas import batchnorm
+from mentions import mentioning
 from toy import player, seeded
 
 from flbench import Membership, State
@@ -159,5 +160,5 @@ def test_a_checkpoint_that_cannot_be_written_is_told_once_and_the_run_goes_on(
     whole = player(tmp_path / "whole")("fedavg")
     monkeypatch.setattr(checkpoint, "write", Mock(side_effect=MachineError("a: full")))
     played = player(tmp_path / "full")("fedavg")
-    assert played.said == ["a: full; the run goes on, but could not be resumed"]
+    assert played.said == [mentioning("a", "resumed")]
     assert played.stable == whole.stable

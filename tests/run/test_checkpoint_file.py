@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mentioning, mentions
 from safetensors import safe_open
 from safetensors.torch import save_file
 from simulated_device import DEVICE, simulated_device
@@ -285,7 +286,7 @@ CHANGED = replace(ORIGIN, sources={"toy": "4567"})
 
 def test_changed_code_is_refused_without_consent(path: Path) -> None:
     line = refused(path, CHANGED)
-    assert line.startswith(f"{path}: what computes has changed since: toy (0123 then, 4567 now);")
+    assert mentions(line, path, "toy", "0123", "4567")
     assert "--resume --changed-source" in line
 
 
@@ -462,7 +463,7 @@ def test_what_cannot_be_written_is_told_once(
     for _ in range(2):
         writer.keep(STATE, CommunicationLedger(2), History())
         writer.flush()
-    assert said == ["a: full; the run goes on, but could not be resumed"]
+    assert said == [mentioning("a", "resumed")]
 
 
 def test_without_a_place_nothing_is_kept() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mentioning
 from toy import WIDTH, Play, bad, refused, toy_suite
 
 import flbench as fl
@@ -43,10 +44,16 @@ def needing(**numbers: float) -> Any:
 def test_what_cannot_be_is_refused_in_one_line(
     play_toy: Play, numbers: Any, memory: str, hours: str
 ) -> None:
-    assert refused(play_toy, needing(**numbers)) == (
-        f"bad needs {memory} GB of memory, of which 0.001 GB are free, and {hours} hours beside"
-        f" local training (at most 100), with 6 models of {WIDTH} scalars: lower clients,"
-        " participation or rounds, or take a smaller network"
+    assert refused(play_toy, needing(**numbers)) == mentioning(
+        memory,
+        "GB",
+        "0.001 GB",
+        hours,
+        "training",
+        "100",
+        "6 models",
+        WIDTH,
+        "clients, participation or rounds",
     )
 
 

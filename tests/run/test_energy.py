@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from mentions import mention, mentioning
 from toy import Typed, toy_dataset, toy_suite
 
 from flbench.engine.options import EngineOptions
@@ -117,7 +118,7 @@ def test_a_part_of_a_run_is_not_measured(trackers: list[Tracker]) -> None:
     with metered(ASKED, resumed=True, say=said.append) as meter:
         pass
     assert (meter.energy, trackers) == (None, [])
-    assert said == ["the energy is not measured: the run was resumed"]
+    assert said == [mentioning("measured", "resumed")]
 
 
 def test_a_meter_that_finds_nothing_gives_no_number(
@@ -128,13 +129,13 @@ def test_a_meter_that_finds_nothing_gives_no_number(
     with metered(ASKED, resumed=False, say=said.append) as meter:
         pass
     assert meter.energy is None
-    assert said == ["the energy is not known: codecarbon found nothing to measure"]
+    assert said == [mentioning("codecarbon", "found nothing to measure")]
 
 
 def test_what_cannot_be_measured_is_refused(trackers: list[Tracker]) -> None:
     refuse_without_meter(ASKED)
     refuse_without_meter(EngineOptions(devices=2))
-    with pytest.raises(UserError, match="measures one process: leave out --devices and --nodes"):
+    with pytest.raises(UserError, match=mention("--devices", "--nodes")):
         refuse_without_meter(dataclasses.replace(ASKED, devices=2))
 
 
@@ -146,7 +147,7 @@ def test_without_codecarbon_nothing_begins(
         "run", "-p", "fedavg", "-s", "iid", "--energy", "--out", str(tmp_path / "out")
     )
     assert code == 1
-    assert told == "flbench: --energy needs codecarbon: pip install 'flbench[energy]'\n"
+    assert told == mentioning("--energy", "codecarbon", "pip install 'flbench[energy]'")
     assert not (tmp_path / "out").exists()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mentions import mention, mentioning, mentions
 from toy import Play, Typed, install
 
 from flbench import UserError
@@ -148,8 +149,8 @@ def test_sinks_and_toml_files_are_loaded_too(
         assert reason in why
     rows = json.loads(typed("list", "sinks", "--load", "--json")[1])["sinks"]
     odd, thief = [row["broken"] for row in rows if row["broken"]]
-    assert odd == "odd: unknown hook 'round_ended' in plugin odd"
-    assert thief.startswith("thief.plan: 'thief' is a sink, and 'plan' is a hook of methods;")
+    assert odd == mentioning("odd", "round_ended")
+    assert mentions(thief, "thief.plan", "thief", "sink", "plan")
     (tmp_path / "site" / "odd.toml").write_text("name = \n")
     code_, _, errors = typed("run", "-p", "fedavg", "-s", "odd")
     assert (code_, errors.count("\n")) == (1, 1)
@@ -161,7 +162,7 @@ def test_the_command_that_names_it_writes_nothing(typed: Typed) -> None:
     code, out, errors = typed("run", "-p", "fedavg,alone", "-s", "iid", "--rounds", "1")
     assert (code, out) == (1, "")
     reason = METADATA["alone"][1]
-    assert errors == f"flbench: method 'alone' of flbench-odd 1.0: {reason}\n"
+    assert errors == mentioning("alone", "flbench-odd", "1.0", reason)
     assert not Path("flbench-results").exists()
 
 
@@ -210,11 +211,11 @@ def test_a_list_of_entry_points_that_cannot_be_read_hides_no_other(
     monkeypatch.syspath_prepend(str(site))
     known = entries("methods")
     assert "version" in diagnose(known["unread"])
-    assert diagnose(known["lonely"]) == "its entry point is '', expected 'module:object'"
+    assert diagnose(known["lonely"]) == mentioning("module:object")
     assert diagnose(known["sound"]) == ""
     assert "version" in diagnose(known["unnamed"])
     assert "pfedlia" in known
-    with pytest.raises(PluginError, match=r"method 'lonely' of no-value 1.0.*module:object"):
+    with pytest.raises(PluginError, match=mention("lonely", "no-value")):
         load_entry(known["lonely"])
 
 
@@ -241,7 +242,7 @@ def test_a_name_that_two_packages_offer(
     if taken:
         with pytest.raises(UserError) as caught:
             find("methods", "odd")
-        assert str(caught.value) == f"two packages offer the method 'odd': {both}"
+        assert str(caught.value) == mentioning("odd", both)
     else:
         assert find("methods", "odd").value == "one_n:Odd"
 

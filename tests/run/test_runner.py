@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from mentions import mention, mentioning, mentions
 from small import resumed
 from toy import Play, bad, composition, refused, toy_dataset, toy_suite
 
@@ -97,7 +98,7 @@ def test_a_part_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
     job, load = resolve_dataset(asked, load_dataset)
     assert (job.suite.dataset, job.suite.clients, said) == (PART, 2, [])
     assert load(PART, tmp_path).name == PART
-    with pytest.raises(MissingData, match=r"'toy\[a\]' is asked for, the files under .* give"):
+    with pytest.raises(MissingData, match=mention("toy[a]", "asked")):
         load_dataset("toy[a]", tmp_path)
 
 
@@ -179,7 +180,7 @@ def test_missing_data_names_the_offline_data_set(tmp_path: Path) -> None:
     line = str(caught.value)
     assert "\n" not in line
     assert line.startswith("data set 'digit-5' expects")
-    assert line.endswith("; this data set needs no files: --dataset digits-shift")
+    assert mentions(line, "--dataset", "digits-shift")
     with pytest.raises(MissingData, match=r"expects a file in [^;]*$"):
         resolve_dataset(job_of(tmp_path), lacking)
 
@@ -316,7 +317,7 @@ def test_a_test_loss_that_is_no_number_ends_the_run(play_toy: Play) -> None:
     x[54:] = torch.inf
     test = torch.arange(72) >= 54
     far = Dataset("toy", x, data.y, 4, test=test)
-    with pytest.raises(Diverged, match=r"^round 1: test loss is not finite: lower local\.lr$"):
+    with pytest.raises(Diverged, match=mention("round 1", "local.lr")):
         play_toy("fedavg", dataset=far, test_set="labels")
 
 
@@ -337,8 +338,7 @@ def test_a_run_that_goes_on_with_another_executor_says_so(play_toy: Play, tmp_pa
     mixed = resumed(whole, tmp_path / "mixed", after=2, executor="vectorised")
     assert mixed.result.environment["executor"] == "vectorised"
     assert mixed.result.warnings == [
-        "rounds before 3 were computed by another executor (sequential) than this one (vectorised):"
-        " equal up to the order of sums"
+        mentioning("3 were computed", "executor", "sequential", "one", "vectorised")
     ]
 
 
@@ -403,8 +403,7 @@ def test_a_run_that_goes_on_on_another_processor_says_so(
     names = iter(["one", "one", "two", "two"])
     monkeypatch.setattr("flbench.run.rounds.processor", lambda device: next(names))
     assert resumed(whole, tmp_path, after=2).result.warnings == [
-        "rounds before 3 were computed by another processor (one) than this one (two): equal up to"
-        " the order of sums"
+        mentioning("3 were computed", "processor", "one", "two")
     ]
 
 
@@ -568,9 +567,7 @@ def test_changed_code_is_refused_or_told_by_the_result(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         execute(replace(job, sinks=(("stop", Stop(2)),)), load)
     other = replace(job, method=sourced(job.method, "0" * 12), resume=True)
-    with pytest.raises(
-        UserError, match=r"what computes has changed since: fedavg \(\w{12} then, 0{12}"
-    ):
+    with pytest.raises(UserError, match=mention("fedavg", "computes")):
         execute(other, load)
     result = execute(replace(other, changed_source=True), load)
     (change,) = result.source_changes or ()
@@ -602,14 +599,14 @@ def test_what_no_result_could_hold_is_refused_before_anything_runs(
     changes: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     job = job_of(tmp_path, **changes)
-    with pytest.raises(BadParameter, match=f"^no result file could hold this run: {named}") as at:
+    with pytest.raises(BadParameter, match=named) as at:
         refuse_unfit(job)
     assert "\n" not in str(at.value)
 
 
 def test_a_seed_that_no_result_could_hold_is_refused(tmp_path: Path) -> None:
     refuse_unfit(job_of(tmp_path))
-    with pytest.raises(BadParameter, match="'seed': input should be less than or equal"):
+    with pytest.raises(BadParameter, match=mention("seed", "input")):
         refuse_unfit(replace(job_of(tmp_path), seed=10**17))
 
 
@@ -618,14 +615,14 @@ def test_a_note_that_no_result_could_hold_is_refused_when_it_is_made(play_toy: P
         ctx.note("large", [2**60])
 
     line = refused(play_toy, bad(plan=lambda self, ctx: plan(ctx)))
-    assert line.startswith("round 1: bad.plan raised ValueError: note 'large': numbers up to")
+    assert mentions(line, "round 1", "bad.plan", "ValueError", "note 'large': numbers up to")
 
 
 def test_numbers_that_no_result_could_hold_are_one_line(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     with (
         patch("flbench.run.result.mean_kld", return_value=1e200),
-        pytest.raises(PluginError, match="no result file could hold the run: 'summary"),
+        pytest.raises(PluginError, match=mention("'summary", "result")),
     ):
         execute(job, giving(toy_dataset()))
     assert job.checkpoint.is_file()
@@ -676,14 +673,12 @@ def test_of_several_runs_the_one_that_lacks_its_data_is_left_out(
     (tmp_path / "lacks.toml").write_text(TOY.format(dataset="mnist"), encoding="utf-8")
     code, printed, errors = typed("run", "-p", "fedavg", "-s", "lacks.toml,here.toml", *QUICK)
     assert code == 0, errors
-    assert "fedavg on lacks (mnist), seed 0: skipped, data set 'mnist' expects" in errors
+    assert mentions(errors, "fedavg", "lacks", "mnist", "seed 0", "skipped")
     assert "here on digits [" in printed
     assert [path.parents[3].name for path in tmp_path.rglob("seed-0.json")] == ["here"]
     code, printed, errors = typed("run", "-p", "fedavg", "-s", "lacks.toml", *QUICK)
     assert (code, printed) == (1, "")
-    assert re.fullmatch(
-        r"flbench: data set 'mnist' expects [^\n]*; this data set .*digits\n", errors
-    )
+    assert mentions(errors, "mnist", "digits")
     code, _, errors = typed("run", "-p", "fedavg,local-only", "-s", "lacks.toml", *QUICK)
     assert code == 1, "of several, all lack it"
     assert errors.count("skipped, data set 'mnist'") == 2
@@ -712,7 +707,7 @@ def test_a_part_is_named_on_the_command_line(
     monkeypatch.setattr("flbench.datasets.digit5.digit5", lambda root: part)
     code, printed, errors = typed("run", "-p", "fedavg", "-s", "parts.toml", *QUICK)
     assert code == 0, errors
-    assert "parts runs on digit-5[a,b] with 2 clients" in errors
+    assert mentions(errors, "digit-5[a,b]", "2 clients")
     assert "parts on digit-5[a,b] [" in printed
     (path,) = tmp_path.rglob("seed-0.json")
     assert path.parents[2].name == "digit-5-a,b"

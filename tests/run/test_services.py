@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mention, mentions
 from torch import Tensor, nn
 from toy import CLIENTS, WIDTH, Play, bad, composition, refused, toy_dataset, watching
 
@@ -95,7 +96,7 @@ def test_features_leave_nothing_behind_when_the_network_fails() -> None:
         module.features(torch.zeros(5, 7))
     assert not module.net[3]._forward_pre_hooks
     headless = fl.ClientModule(nn.Conv2d(1, 1, 1), fl.LocalTraining())
-    with pytest.raises(fl.Undefined, match=r"the network has no head: .*nn\.Linear"):
+    with pytest.raises(fl.Undefined, match=mention("nn.Linear", "network")):
         headless.features(torch.zeros(1, 1, 1, 1))
 
 
@@ -345,22 +346,22 @@ def test_samples_are_there_before_the_client_module(play_toy: Play) -> None:
     for early, late in zip(seen[:2], seen[2:], strict=True):
         assert all(map(torch.equal, early, late))
     said = refused(play_toy, bad(client_module=lambda self, net, ctx: ctx.server_data()))
-    assert said.endswith("the server owns no samples: set `server_samples` of the suite")
+    assert mentions(said, "server_samples", "samples")
 
 
 def test_models_cannot_be_evaluated_before_they_are_known(play_toy: Play) -> None:
     early = bad(client_module=lambda self, net, ctx: ctx.fresh_initial(1))
-    assert refused(play_toy, early).endswith("from `setup` on, not in `client_module`")
+    assert mentions(refused(play_toy, early), "setup", "client_module")
     row = torch.zeros(1, WIDTH)
     early = bad(client_module=lambda self, net, ctx: ctx.logits(row, torch.zeros(1, 3)))
-    assert refused(play_toy, early).endswith("from `setup` on, not in `client_module`")
+    assert mentions(refused(play_toy, early), "setup", "client_module")
 
 
 def test_a_network_without_a_head_has_no_features(play_toy: Play) -> None:
     def plan(self: Any, ctx: Any) -> None:
         ctx.features(ctx.initial[None], torch.zeros(1, 3))
 
-    with pytest.raises(fl.Undefined, match=r"the network has no head: .*nn\.Linear"):
+    with pytest.raises(fl.Undefined, match=mention("nn.Linear", "network")):
         play_toy(bad(plan=plan), net=Headless)
 
 
@@ -385,4 +386,4 @@ def test_a_network_of_frozen_weights_has_no_other_initial_ones(play_toy: Play) -
         ctx.fresh_initial(1)
 
     said = refused(play_toy, bad(client_module=client_module, setup=setup))
-    assert "all weights of the network are frozen" in said
+    assert mentions(said, "weights", "network")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from listeners import LIA, cut_and_resumed, info, listened, record, write
+from mentions import mentioning
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy import Play
 
@@ -247,9 +248,8 @@ def test_without_tensorboard_one_line_says_what_to_install(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "flbench: sink tensorboard expects a package that is not installed; type:"
-        " pip install 'flbench[tensorboard]'"
+    assert capsys.readouterr().err.splitlines()[-1] == mentioning(
+        "sink", "tensorboard", "package", "pip install 'flbench[tensorboard]'"
     )
     assert list(tmp_path.iterdir()) == [], "before anything ran"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import pytest
+from mentions import mentioning
 from pydantic import BaseModel
 from toy import player, toy_dataset
 
@@ -267,7 +268,7 @@ def test_nor_are_several_processes_but_for_one_client_after_the_other(result: Re
 def test_nor_is_a_gpu_whose_host_is_not_known(result: Result) -> None:
     there = {**result.environment, "device": "cuda:0", "processor": "NVIDIA H100"}
     one = result.model_copy(update={"environment": there})
-    assert computed_otherwise(one, one) == ["processor of the device's host not known"]
+    assert computed_otherwise(one, one) == [mentioning("processor", "known")]
 
 
 @pytest.mark.parametrize("about", [{"source": "0" * 12}, {"source": ""}, {"version": "0.0.1"}])
@@ -282,7 +283,7 @@ def test_a_last_bit_counts_where_both_were_computed_alike(result: Result) -> Non
         table["summary"]["ece"] += 1e-15
 
     assert wrong(edited(result, edit), result) == {
-        "summary": "summary: differs by 1e-15, the same bytes are expected (summary.ece)"
+        "summary": mentioning("summary", "1e-15", "summary.ece")
     }
     assert wrong(edited(result, edit, **ELSEWHERE), result) == {}
 
@@ -555,18 +556,15 @@ def test_a_part_says_what_it_is() -> None:
     near, far = Deviation("y", "share", 0.01, 0.05), Deviation("z", "share", 0.03, 0.03)
     assert line() == "x: same bytes"
     assert line(near) == "x: within tolerance, 0.0100 (y)"
-    assert line(near, far) == "x: differs by 0.0300, allowed are 0.02 (z)"
+    assert line(near, far) == mentioning("x", "0.0300", "0.02 (z)")
     spike = Deviation("y", "share", 0.01, 0.5)
-    assert line(near, spike) == "x: differs by 0.5000, allowed are 0.06 in one place (y)"
-    assert line(near, alike=True) == "x: differs by 0.0500, the same bytes are expected (y)"
+    assert line(near, spike) == mentioning("x", "0.5000", "are 0.06", "place", "y")
+    assert line(near, alike=True) == mentioning("x", "0.0500", "same bytes", "y")
     gone = Deviation("y", "exact", inf, inf)
     assert line(gone) == "x: differs, allowed are 0 (y)"
-    assert (
-        line(Deviation("y", "reported", inf, inf))
-        == "x: differs, which is not judged elsewhere (y)"
-    )
+    assert line(Deviation("y", "reported", inf, inf)) == mentioning("x", "not judged", "y")
     lacking = Deviation("y", "exact", inf, inf, lacking=True)
-    assert line(lacking) == "x: same bytes; not judged, as the file lacks it: y"
+    assert line(lacking) == mentioning("x", "same bytes", "not judged", "y")
     assert Part("x", [lacking], alike=True).agrees(0)
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from listeners import info, record, write
+from mentions import mentioning
 from rich.console import Console as Terminal
 from toy import Play
 
@@ -25,7 +26,7 @@ def test_without_a_terminal_the_console_prints_plain_lines(
     told = capsys.readouterr()
     assert told.out == "", "results go to standard output, progress to standard error"
     first, *rounds = told.err.splitlines()
-    assert first == "fedavg on toy (toy), seed 0: 3 rounds"
+    assert first == mentioning("fedavg", "toy", "seed 0", "3 rounds")
     assert len(rounds) == 3
     for number, (line, accuracy) in enumerate(
         zip(rounds, result.curves["accuracy"], strict=True), 1
@@ -78,7 +79,7 @@ def test_the_time_left_counts_from_the_round_the_run_went_on_with(
 
 def test_say_is_one_plain_line_with_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     Console().say("--set [local] lr=0.1: [bold]no[/bold]")
-    assert capsys.readouterr().err == "  note: --set [local] lr=0.1: [bold]no[/bold]\n"
+    assert capsys.readouterr().err == mentioning("note", "--set", "lr=0.1", "bold]no[/bold]")
 
 
 def test_a_long_note_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:

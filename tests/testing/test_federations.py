@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from mentions import mention
 from toy import composition
 
 from flbench.core.hookspecs import hookimpl
@@ -40,7 +41,7 @@ def test_the_languages_differ_in_what_follows() -> None:
 
 
 def test_another_federation_is_refused_by_name() -> None:
-    with pytest.raises(UnknownName, match=r"unknown data set of the kit 'digits' \(there are: sma"):
+    with pytest.raises(UnknownName, match=mention("digits", "unknown")):
         federation_of("digits")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +16,7 @@ import planted_bugs
 import planted_import
 import pytest
 from every import HAPPENED, LONG_CHECKS
+from mentions import mention, mentioning, mentions
 from planted_bugs import APART, FURTHER, RIGHT
 from toy import Play, Typed, composition, install
 from unseen_bugs import UNSEEN
@@ -177,7 +177,7 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
     monkeypatch.setattr(LaneHooks, "check_side_effects", unseen)
     monkeypatch.setattr(vectorised, "no_draws", nullcontext)
     monkeypatch.setattr(LaneHooks, "call_per_lane", once)
-    assert re.match(r"vectorised-clients +failed +apart: with --executor vec", str(verdict()))
+    assert mentions(str(verdict()), "vectorised-clients", "failed", "--executor")
     assert "in round 1, stage 'train'" in str(verdict())
 
 
@@ -288,11 +288,11 @@ def test_a_declared_failure_is_shown_and_must_be_taken_back_once_it_holds(typed:
     mended = "declared to fail (long mended) but it passes: remove it from conformance.fails"
     assert out.splitlines() == [
         "honest [strange 1.0]",
-        "  one-client                xfailed  it divides by the others",
+        mentioning("one-client", "xfailed"),
         f"  plain-parameters          xpassed  {mended}",
         "  1 xfailed, 1 xpassed",
     ]
-    assert err == "flbench: check: 1 failed: honest: plain-parameters\n"
+    assert err == mentioning("check", "1", "failed", "plain-parameters")
 
 
 @pytest.mark.slow
@@ -329,7 +329,7 @@ def test_what_cannot_be_checked_is_said_in_one_line(
 def test_a_parameter_without_a_default_is_found_before_a_run_is(typed: Typed) -> None:
     code, out, _ = typed("check", "needy", "--only", "plain-parameters")
     assert code == 1
-    assert "parameter 'mu' has no default: `flbench run` could not start" in out
+    assert mentions(out, "mu", "flbench run")
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_a_loss_that_is_not_finite_is_no_end_of_a_run(play_toy: Play) -> None:
     ends: Any = SimpleNamespace(result=result, last=SimpleNamespace(loss=[0.5] * 6))
     check_result(tested, ends)
     ends.last.loss[3] = float("nan")
-    with pytest.raises(CheckFailed, match="fedavg: ends with a loss that is not finite"):
+    with pytest.raises(CheckFailed, match=mention("fedavg", "finite")):
         check_result(tested, ends)
 
 
@@ -459,5 +459,5 @@ def test_fresh_processes_answer_or_say_how_they_ended() -> None:
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocesses, "TIMEOUT", 0.1)
-    with pytest.raises(ProcessFailed, match="a process sent no result for 0 s"):
+    with pytest.raises(ProcessFailed, match=mention("0 s", "process")):
         in_fresh_process(time.sleep, 600)

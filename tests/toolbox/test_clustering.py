@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from mentions import mention
 from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 
@@ -396,7 +397,7 @@ def test_rounding_noise_is_no_spread() -> None:
 
 def test_more_samples_than_clients_are_refused() -> None:
     scores = np.random.default_rng(0).normal(size=(6, 6))
-    with pytest.raises(UserError, match="min_samples 9: expected at most 6, all clients"):
+    with pytest.raises(UserError, match=mention("min_samples", "9", "at most 6")):
         optics_groups(scores, "zrow", 9, 0.05, "nearest")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mentioning
 from torch import Tensor, nn
 from toy import Play, composition, toy_dataset
 
@@ -272,7 +273,7 @@ def test_counts_of_steps_are_not_shared_where_the_loss_does_not_reach(play_toy: 
     local = {**DECAY, "optimizer": "adam"}
     played = play_toy(method(Alternating), executor="vectorised", net=Partly, local=local, rounds=1)
     reason = "its loss reaches other parameters from step to step"
-    assert played.said == [f"round 1: clients are trained one by one: {reason}"]
+    assert played.said == [mentioning("round 1", reason)]
 
 
 class Receiving(ClientModule):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from mentions import mentioning
 from torch import Tensor, nn
 from toy import Play, composition, toy_dataset, watching
 
@@ -508,7 +509,7 @@ def test_what_clients_do_not_share_is_trained_one_by_one(
         assert torch.equal(world, torch.get_rng_state())
         ends.append((played, uploads))
     (plain, one), (fallen, other) = ends
-    assert fallen.said == [f"round 1: clients are trained one by one: {reason}"]
+    assert fallen.said == [mentioning("round 1", reason)]
     assert torch.equal(plain.state.models, fallen.state.models)
     for before, after in zip(one, other, strict=True):
         assert torch.equal(before.params, after.params)
