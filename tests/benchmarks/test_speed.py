@@ -98,7 +98,8 @@ def run(*arguments: str) -> None:
 )
 def test_the_floor_does_what_flbench_does(work: Workload, tmp_path: Path) -> None:
     """Same batches, same start: as many steps, and the same average."""
-    run_, state = prepare(run_spec(work, tmp_path, EngineOptions(accelerator="cpu")), dataset(work))
+    engine = EngineOptions("sequential", accelerator="cpu")
+    run_, state = prepare(run_spec(work, tmp_path, engine), dataset(work))
     module = run_.executor.workspace.module
     by_hand = floor.Floor(net := floor.network(work), work)
     with torch.no_grad():

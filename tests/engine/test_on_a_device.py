@@ -83,15 +83,16 @@ def test_means_on_a_device_are_those_of_the_host(
     assert torch.equal(found[:, 5:], expected[:, 5:])
 
 
-def place(device: torch.device, width: int, size: int) -> Any:
-    """A client of 100 samples of three numbers, in batches of a size."""
+def lanes_of(device: torch.device, width: int, size: int) -> int:
+    """Most lanes of models of a width, for a client of 100 samples in batches of a size."""
     space = SimpleNamespace(
         device=device,
         layout=SimpleNamespace(width=width),
         module=SimpleNamespace(local=SimpleNamespace(batch_size=size)),
     )
     executor = SimpleNamespace(workspace=space, samples=SimpleNamespace(x=torch.zeros(1, 3)))
-    return SimpleNamespace(executor=executor, owned=[torch.arange(100)]), 0, 0
+    job: Any = SimpleNamespace(executor=executor, owned=[torch.arange(100)])
+    return lane_training.most_lanes(job, (0, 0))
 
 
 def test_steps_are_recorded_sooner_on_a_device(play_toy: Play) -> None:
@@ -104,13 +105,13 @@ def test_steps_are_recorded_sooner_on_a_device(play_toy: Play) -> None:
 def test_a_device_holds_as_many_lanes_as_its_memory() -> None:
     with simulated_device():  # of 2 GiB, one of which is free
         lane_training._memory.cache_clear()
-        assert lane_training.most_lanes(place(DEVICE, 2**20, 1)) == 2**30 // 2**7 // 2**20
-        assert lane_training.most_lanes(place(DEVICE, 1, 50)) == 2**30 // 2**13 // 150
-        assert lane_training.most_lanes(place(DEVICE, 2**40, 1)) == 1
+        assert lanes_of(DEVICE, 2**20, 1) == 2**30 // 2**7 // 2**20
+        assert lanes_of(DEVICE, 1, 50) == 2**30 // 2**13 // 150
+        assert lanes_of(DEVICE, 2**40, 1) == 1
         lane_training._memory.cache_clear()
     host = torch.device("cpu")
-    assert lane_training.most_lanes(place(host, 2**20, 1)) == lane_training.SCALARS // 2**20
-    assert lane_training.most_lanes(place(host, 1, 50)) == lane_training.INPUTS // 150
+    assert lanes_of(host, 2**20, 1) == lane_training.SCALARS // 2**20
+    assert lanes_of(host, 1, 50) == lane_training.INPUTS // 150
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,3 @@ def test_a_device_holds_as_many_lanes_as_its_memory() -> None:
 def test_more_wide_models_share_a_pass_on_a_device(device: str, width: int, most: int) -> None:
     space: Any = SimpleNamespace(device=torch.device(device), layout=SimpleNamespace(width=width))
     assert lane_evaluation.most_models(space) == most
-
-
-def test_runs_may_have_more_samples_together_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_training, "_memory", lambda device: 2**36)
-    assert lane_training.most_samples(torch.device("cpu")) == 2**28
-    assert lane_training.most_samples(DEVICE) == 2**31

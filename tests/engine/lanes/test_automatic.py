@@ -13,7 +13,8 @@ from toy import Play
 from flbench.core.networks import SeveralNetworks
 from flbench.engine.lanes.automatic import automatic
 from flbench.engine.options import EngineOptions
-from flbench.models import fedopt_cnn, lenet5, logistic_regression, mlp, normed_cnn
+from flbench.models import lenet5, logistic_regression, mlp, normed_cnn
+from flbench_benchmarks.networks import fedopt_cnn
 
 CPU = torch.device("cpu")
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
