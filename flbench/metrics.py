@@ -242,6 +242,30 @@ def to_target(outcome: Measurements) -> dict[str, Value]:
     }
 
 
+CONVERGED = 0.01
+"""Accuracy that may be missing to that of the last evaluation, where a run has converged."""
+
+
+def rounds_to_final(outcome: Measurements) -> int | None:
+    """First round whose mean accuracy is the last one's less `CONVERGED`; None if none is known.
+
+    Example:
+        >>> run = Measurements(*np.ones((3, 1)), curves={"accuracy": [0.5, None, 0.89, 0.8, 0.9]})
+        >>> rounds_to_final(run)
+        3
+    """
+    final = outcome.known("accuracy")[-1:]
+    curve = enumerate(outcome.curves.get("accuracy", ()), 1)
+    found = (at for at, v in curve if v is not None and v >= final[0] - CONVERGED - 1e-9)
+    return next(found, None)
+
+
+def _seconds_to_final(outcome: Measurements) -> Value:
+    """Simulated time at the end of `rounds_to_final`."""
+    rounds = rounds_to_final(outcome)
+    return None if rounds is None else outcome.curves[TIME][rounds - 1]
+
+
 RECOVERED = 0.01
 """Accuracy that may be missing to that before a change, where a method has recovered."""
 
@@ -542,6 +566,15 @@ METRICS = (
         "sim. s to target", 1, False, "seconds of simulated time until then",
         family="cost", tables=EVERYWHERE, optional=True,
         applies=lambda run: _has_target(run) and _has_clock(run), kind="threshold",
+    ),
+    Metric(
+        "rounds_to_final", rounds_to_final, "rounds to final", 0, False,
+        "first round whose mean accuracy is at most .01 below that of the last evaluation",
+        kind="threshold",
+    ),
+    Metric(
+        "seconds_to_final", _seconds_to_final, "sim. s to final", 1, False,
+        "seconds of simulated time until then", applies=_has_clock, kind="threshold",
     ),
     Metric(
         TIME, lambda run: max(run.known(TIME), default=None), "sim. s", 1, False,

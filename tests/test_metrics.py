@@ -331,6 +331,27 @@ def test_the_time_to_a_target_by_hand() -> None:
     assert "seconds_to_target" not in computed(outcome(curves=curves))
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "rounds"),
+    [
+        ([0.5, None, 0.75], 3),
+        ([0.5, 0.73, 0.74, 0.7, 0.75], 3),  # .01 below counts, and what comes after does not
+        ([0.9, 0.6, 0.7], 1),  # it was above before: as for a target, the first time counts
+        ([0.5, 0.7, None], 2),
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_the_rounds_to_the_final_accuracy_by_hand(
+    accuracy: list[float | None], rounds: int | None
+) -> None:
+    seconds = [1.5 * at for at in range(1, len(accuracy) + 1)]
+    found = computed(outcome(curves={"accuracy": accuracy, "simulated_seconds": seconds}))
+    assert found["rounds_to_final"] == rounds
+    assert found["seconds_to_final"] == (None if rounds is None else 1.5 * rounds)
+    assert "seconds_to_final" not in computed(outcome())
+
+
 def test_without_groups_and_curves_there_is_still_accuracy() -> None:
     bare = Measurements(np.array([1]), np.array([2]), np.zeros(1))
     found = computed(bare)
@@ -366,11 +387,11 @@ def test_how_columns_are_written() -> None:
     """Shares have four decimals, agreements three; a column of few runs is left out of others."""
     decimals = {one.name: one.digits for one in METRICS}
     assert {name for name, digits in decimals.items() if digits == 0} == {
-        "round", "rounds_to_recover", "rounds_to_target",
+        "round", "rounds_to_final", "rounds_to_recover", "rounds_to_target",
     }  # fmt: skip
     assert {name for name, digits in decimals.items() if digits == 1} == {
-        "groups", "noise", "link_seconds", "trained_epochs", "seconds_to_target",
-        "simulated_seconds", "perplexity",
+        "groups", "noise", "link_seconds", "trained_epochs", "seconds_to_final",
+        "seconds_to_target", "simulated_seconds", "perplexity",
     }  # fmt: skip
     assert {name for name, digits in decimals.items() if digits == 2} == {
         "mb_per_client", "megabits_to_target", "megabits_to_target_flis",
