@@ -146,6 +146,7 @@ def compare_all(
 
 def _print(card: Paper, grid: PaperTable, found: Sequence[ReproducedValue], scale: str) -> None:
     """A table per suite and data set that was run, a line for each that was not."""
+    from flbench.papers.rank_agreement import rank_agreement
     from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows
 
@@ -154,6 +155,8 @@ def _print(card: Paper, grid: PaperTable, found: Sequence[ReproducedValue], scal
         if any(one.results for one in rows):
             shown = [dict(zip(COLUMNS, cells(one, scale), strict=True)) for one in rows]
             print_rows(f"{suite} on {dataset}", shown)
+            if (order := rank_agreement(rows)) is not None:
+                tell(f"order of the methods: Kendall's tau {order}")
         else:
             reasons = dict.fromkeys(one.why for one in rows)
             tell(f"{suite} on {dataset}: not run: {'; '.join(reasons)}")

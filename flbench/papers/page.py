@@ -13,6 +13,7 @@ from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
+from flbench.papers.rank_agreement import rank_agreement
 from flbench.papers.reproduction import (
     COLUMNS,
     VERDICTS,
@@ -29,6 +30,22 @@ from flbench.sweeps.request import RunRequest
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
+VERDICTS_EXPLAINED = (
+    "A number is *reproduced* if our mean over seeds differs from it by at most the paper's own"
+    " deviation, or by at most the tolerance where that is smaller or the paper prints no"
+    " deviation; at the scales *large* and *small*, whose differences from the paper are listed, it"
+    " then *agrees*. Otherwise it has the *same ordering* if our mean is on the same side as the"
+    " paper's of every other row of its column that the paper separates from it (by more than the"
+    " tolerance and either deviation); if not, it is *not reproduced*, or *differs* where the scale"
+    " is not the paper's. Numbers that are *doubtful*, with the reason, get no verdict and have no"
+    " part in other verdicts. The order of the methods is compared by Kendall's tau of our means"
+    " against the paper's numbers (1: the same order, 0: none, -1: the reverse), with the 95 %"
+    " interval of a bootstrap over seeds; of two seeds it is no more than the range of both and their"
+    " mean."
+    " What was not run has a reason. Where this version of flbench has no result, that of the newest"
+    " other version is shown. The suites have the paper's numbers (`flbench show suite NAME"
+    " --dataset DATA`)."
+)
 NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""
 
@@ -49,14 +66,7 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
         "",
         f"{paper.authors}, [{paper.venue}]({paper.link}). Summary: {paper.summary}.",
         "",
-        "At the paper's scale, a number is *reproduced* if our mean over seeds differs from it by"
-        " at most the tolerance or the paper's own deviation. At the scales *large* and *small*,"
-        " whose differences from the paper are named, it then *agrees*. Otherwise it has the"
-        " *same ordering* if our mean is on the same side as the paper's of every other row of its"
-        " column that the paper separates; if not, it is *not reproduced*, or *differs* where the"
-        " scale is not the paper's. What was not run has a reason. Where this"
-        " version of flbench has no result, that of the newest other version is shown. The suites"
-        " have the paper's numbers (`flbench show suite NAME --dataset DATA`).",
+        VERDICTS_EXPLAINED,
     ]
     for name, table in paper.tables.items():
         lines += _table(paper, name, table, request, progress)
@@ -93,13 +103,17 @@ def _table(
         if scale in table.scale
     }
     counts = [
-        [scale, *(str(sum(one.verdict == said for one in found)) for said in VERDICTS)]
+        [
+            scale,
+            *(str(sum(one.verdict == said for one in found)) for said in VERDICTS),
+            _taus(found),
+        ]
         for scale, found in known.items()
     ]
     words = [
         dict.fromkeys(in_words(said, scale) for scale in ("paper", "small")) for said in VERDICTS
     ]
-    headings = [("scale", True), *((" or ".join(said), False) for said in words)]
+    headings = [("scale", True), *((" or ".join(said), False) for said in words), ("tau", False)]
     lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
     for scale in known:
         if differs := table.scale[scale].differs:
@@ -107,6 +121,13 @@ def _table(
     for scale, found in known.items():
         lines += _parts(scale, table, found)
     return lines
+
+
+def _taus(found: Sequence[ReproducedValue]) -> str:
+    """Lowest and highest tau of the suites and data sets of a table."""
+    orders = [rank_agreement(rows) for rows in by_part(found).values()]
+    texts = [f"{tau:.2f}" for tau in sorted(one.tau for one in orders if one is not None)]
+    return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else "-"
 
 
 def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> list[str]:
@@ -125,6 +146,8 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
             "",
             *markdown_table(headings, [[*map(escaped, cells(one, scale))] for one in rows]),
         ]
+        if (order := rank_agreement(rows)) is not None:
+            lines += ["", f"Order of the methods: tau {order}."]
     for why, names in missing.items():
         lines += ["", f"Not run at scale {scale}, {why}: {', '.join(names)}."]
     return lines

@@ -46,14 +46,30 @@ class Scale(BaseModel):
     differs: str = ""
 
 
+class Doubt(BaseModel):
+    """Cells of a table whose published numbers are doubtful; an empty list stands for all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    suites: list[str] = []
+    datasets: list[str] = []
+    methods: list[str] = []
+    why: str = Field(min_length=1)
+
+    def about(self, suite: str, dataset: str, method: str) -> bool:
+        """Whether a cell is one of these."""
+        pairs = (suite, self.suites), (dataset, self.datasets), (method, self.methods)
+        return all(name in names for name, names in pairs if names)
+
+
 class PaperTable(BaseModel):
     """A table of a paper: every suite, data set and method with a published number.
 
     Attributes:
         column: name in a result's summary.
         tolerance: largest difference from the published number that counts as reproduced, unless
-            the paper's own deviation is larger; relative for numbers above 1, else absolute.
+            the paper's own deviation is smaller; relative for numbers above 1, else absolute.
         scale: name -> how it is run; see SCALES.
+        doubtful: cells that get no verdict.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +80,12 @@ class PaperTable(BaseModel):
     column: str = "accuracy_mean"
     tolerance: float = Field(default=0.03, gt=0)
     scale: dict[str, Scale] = {}
+    doubtful: list[Doubt] = []
+
+    def doubt(self, suite: str, dataset: str, method: str) -> str:
+        """Why the number of a cell is doubtful; empty = it is not."""
+        found = (one.why for one in self.doubtful if one.about(suite, dataset, method))
+        return next(found, "")
 
 
 class Claim(BaseModel):
@@ -105,7 +127,8 @@ class Paper(BaseModel):
 class PublishedValue:
     """A number of a paper's table, and its standard deviation if one is published.
 
-    `method` is the name of the row, such as "fedc2i (gamma=2)"; see `plugin_of`.
+    `method` is the name of the row, such as "fedc2i (gamma=2)"; see `plugin_of`. `doubt` is why
+    the number is doubtful; empty = it is not.
     """
 
     suite: str
@@ -113,6 +136,7 @@ class PublishedValue:
     method: str
     value: float
     std: float | None
+    doubt: str = ""
 
 
 def load_paper(name: str) -> Paper:
@@ -140,7 +164,8 @@ def numbers(table: PaperTable) -> Iterator[PublishedValue]:
             known = published.get(method, {})
             if table.column in known:
                 std = known.get("accuracy_std") if table.column == "accuracy_mean" else None
-                yield PublishedValue(suite, dataset, method, known[table.column], std)
+                doubt = table.doubt(suite, dataset, method)
+                yield PublishedValue(suite, dataset, method, known[table.column], std, doubt)
 
 
 def plugin_of(method: str) -> tuple[str, dict[str, str]]:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import SweepProgress
 
-Verdict = Literal["equal", "same ordering", "different", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("equal", "same ordering", "different", "not run")
+Verdict = Literal["equal", "same ordering", "different", "doubtful", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("equal", "same ordering", "different", "doubtful", "not run")
 SMALL = {"equal": "agrees", "different": "differs"}
 PAPERS = {"equal": "reproduced", "different": "not reproduced"}
 """What verdicts are called: a number can be reproduced at the paper's scale only."""
+ROUNDING = 1e-9
+"""What a difference of decimal numbers may be off in binary."""
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
@@ -44,14 +46,19 @@ class Plan:
 class ReproducedValue:
     """A published number, our results, and the verdict; `why` is why nothing was run.
 
-    `values` are our numbers by seed; shorter than `results` if a run has no such number.
+    `values` are our numbers, one per result; None if a run has no such number.
     """
 
     printed: PublishedValue
     results: tuple[Result, ...]
-    values: tuple[float, ...]
+    values: tuple[float | None, ...]
     verdict: Verdict
     why: str = ""
+
+    @property
+    def known(self) -> list[float]:
+        """Our numbers without those that runs lack."""
+        return [value for value in self.values if value is not None]
 
 
 def planned(
@@ -115,10 +122,10 @@ def verdict(
 ) -> Verdict:
     """The verdict on one number.
 
-    *Equal*: the mean over seeds differs by at most the tolerance or the paper's own deviation.
-    *Same ordering*: it differs by more, but it is on the same side as in the paper of every other
-    method that was run on this suite and data set and differs by more than that in the paper; there
-    must be at least one such method.
+    *Equal*: the mean over seeds differs by at most the `margin`. *Same ordering*: it differs by
+    more, but it is on the same side as in the paper of every other method that was run on this
+    suite and data set and that the paper separates from it; there must be at least one such method.
+    *Doubtful*: the number itself is; it gets no verdict and has no part in those of others.
 
     Args:
         printed: the number.
@@ -127,16 +134,18 @@ def verdict(
     """
     if not ours.get(printed):
         return "not run"
+    if printed.doubt:
+        return "doubtful"
     found = mean(ours[printed])
-    if abs(found - printed.value) <= margin(printed, tolerance):
+    if abs(found - printed.value) <= margin(printed, tolerance) + ROUNDING:
         return "equal"
     agree = [
         (found - mean(values)) * (printed.value - other.value) > 0
         for other, values in ours.items()
         if values
+        and not other.doubt
         and (other.suite, other.dataset) == (printed.suite, printed.dataset)
-        and abs(other.value - printed.value)
-        > max(margin(other, tolerance), margin(printed, tolerance))
+        and separated(printed, other, tolerance)
     ]
     return "same ordering" if agree and all(agree) else "different"
 
@@ -154,14 +163,36 @@ def in_words(verdict: str, scale: str) -> str:
 def margin(printed: PublishedValue, tolerance: float) -> float:
     """The largest difference from a published number that counts as equal.
 
+    It is the paper's deviation or the tolerance, whichever is smaller: within a wide deviation
+    anything agrees, and a bound that nothing can miss says nothing.
+
     Example:
         >>> margin(PublishedValue("suite", "data", "method", 0.5, std=0.05), 0.03)
-        0.05
+        0.03
+        >>> margin(PublishedValue("suite", "data", "method", 0.5, std=0.01), 0.03)
+        0.01
         >>> margin(PublishedValue("suite", "data", "method", 40, std=None), 0.1)
         4.0
     """
-    scale = 1.0 if abs(printed.value) <= 1 else abs(printed.value)
-    return max(tolerance * scale, printed.std or 0.0)
+    absolute = _absolute(printed, tolerance)
+    return absolute if printed.std is None else min(absolute, printed.std)
+
+
+def separated(one: PublishedValue, other: PublishedValue, tolerance: float) -> bool:
+    """Whether two published numbers differ by more than the tolerance and either deviation.
+
+    Example:
+        >>> first, second = (PublishedValue("s", "d", n, v, 0.1) for n, v in (("a", 0.9), ("b", 0.85)))
+        >>> separated(first, second, 0.03)
+        False
+    """
+    widths = [max(_absolute(each, tolerance), each.std or 0.0) for each in (one, other)]
+    return abs(one.value - other.value) > max(widths) + ROUNDING
+
+
+def _absolute(printed: PublishedValue, tolerance: float) -> float:
+    """The tolerance in the unit of a published number."""
+    return tolerance * (1.0 if abs(printed.value) <= 1 else abs(printed.value))
 
 
 def findings(
@@ -173,18 +204,19 @@ def findings(
     """
     known = outcomes or {}
     results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
-    ours: dict[PublishedValue, tuple[float, ...]] = {}
-    for printed, found in results.items():
-        measured = (one.summary.get(table.column) for one in found)
-        ours[printed] = tuple(float(value) for value in measured if value is not None)
+    values = {
+        printed: tuple(one.summary.get(table.column) for one in found)
+        for printed, found in results.items()
+    }
+    ours = {p: [float(v) for v in found if v is not None] for p, found in values.items()}
     comparisons = []
     for plan in plans:
         printed, found = plan.printed, results[plan.printed]
         said = verdict(printed, ours, table.tolerance)
-        if len(ours[printed]) < len(found):
+        if found and not printed.doubt and len(ours[printed]) < len(found):
             said = "different"  # a run has no such number
         why = "" if found else _why(plan, known)
-        comparisons.append(ReproducedValue(printed, found, ours[printed], said, why))
+        comparisons.append(ReproducedValue(printed, found, values[printed], said, why))
     return comparisons
 
 
@@ -234,17 +266,18 @@ def by_part(found: Sequence[ReproducedValue]) -> dict[tuple[str, str], list[Repr
 
 
 def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
-    """The cells of a table row: COLUMNS; the verdict includes the reason if nothing was run."""
+    """The cells of a table row: COLUMNS; the verdict includes why there is none."""
     number, std = one.printed.value, one.printed.std
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
-    said = in_words(one.verdict, scale) + (f": {one.why}" if one.why else "")
-    if not one.values:
+    why = one.printed.doubt if one.verdict == "doubtful" else one.why
+    said = in_words(one.verdict, scale) + (f": {why}" if why else "")
+    if not one.known:
         return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
-    ours = mean(one.values)
-    spread = f" ± {stdev(one.values):.{digits}f}" if len(one.values) > 1 else ""
+    ours = mean(one.known)
+    spread = f" ± {stdev(one.known):.{digits}f}" if len(one.known) > 1 else ""
     difference = f"{ours - number:+.{digits}f}"
-    few = len(one.values) < len(one.results)
-    shown = f"{ours:.{digits}f}{spread}" + (f" ({len(one.values)} of {len(one.results)})" * few)
+    few = len(one.known) < len(one.results)
+    shown = f"{ours:.{digits}f}{spread}" + (f" ({len(one.known)} of {len(one.results)})" * few)
     return one.printed.method, printed, shown, difference, seeds, said
