@@ -10,6 +10,7 @@ from flbench.figures.client_accuracy import clients as clients
 from flbench.figures.clustering_gain import clustering_gain as clustering_gain
 from flbench.figures.critical_difference import critical_difference as critical_difference
 from flbench.figures.memberships import memberships as memberships
+from flbench.figures.noted_lists import notes as notes
 from flbench.figures.pareto import pareto as pareto
 from flbench.figures.partition import partition as partition
 from flbench.figures.score_matrix import scores as scores

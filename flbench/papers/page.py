@@ -40,11 +40,10 @@ VERDICTS_EXPLAINED = (
     " is not the paper's. Numbers that are *doubtful*, with the reason, get no verdict and have no"
     " part in other verdicts. The order of the methods is compared by Kendall's tau of our means"
     " against the paper's numbers (1: the same order, 0: none, -1: the reverse), with the 95 %"
-    " interval of a bootstrap over seeds; of two seeds it is no more than the range of both and their"
-    " mean."
-    " What was not run has a reason. Where this version of flbench has no result, that of the newest"
-    " other version is shown. The suites have the paper's numbers (`flbench show suite NAME"
-    " --dataset DATA`)."
+    " interval of a bootstrap over seeds; of two seeds it is no more than the range of both and"
+    " their mean. What was not run has a reason. Where this version of flbench has no result, that"
+    " of the newest other version is shown. The suites have the paper's numbers (`flbench show"
+    " suite NAME --dataset DATA`)."
 )
 NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""

@@ -68,10 +68,10 @@ def rank_agreement(rows: Sequence[ReproducedValue]) -> RankAgreement | None:
 
 
 def kendall_tau(one: Floats, others: Floats) -> Floats:
-    """Kendall's tau-b of an array, shape (n,), with others, shape (..., n); 0 where one is constant.
+    """Kendall's tau-b of an array, shape (n,), with others, shape (..., n).
 
-    Kendall, "The treatment of ties in ranking problems", Biometrika 33, 1945. Numbers that differ
-    by rounding only are ties.
+    Kendall, "The treatment of ties in ranking problems", Biometrika 33, 1945. 0 where one is
+    constant; numbers that differ by rounding only are ties.
 
     Example:
         >>> kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([[0.1, 0.2, 0.3], [0.1, 0.3, 0.2]]))

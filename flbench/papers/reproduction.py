@@ -182,7 +182,7 @@ def separated(one: PublishedValue, other: PublishedValue, tolerance: float) -> b
     """Whether two published numbers differ by more than the tolerance and either deviation.
 
     Example:
-        >>> first, second = (PublishedValue("s", "d", n, v, 0.1) for n, v in (("a", 0.9), ("b", 0.85)))
+        >>> first, second = (PublishedValue("s", "d", "a", value, 0.1) for value in (0.9, 0.85))
         >>> separated(first, second, 0.03)
         False
     """

@@ -61,10 +61,11 @@ def _columns(
 
 
 def figures(result: Result) -> Iterator[tuple[str, bytes]]:
-    """The figures of one result that can be drawn, as name and SVG."""
+    """The figures of one result that can be drawn, as name and SVG; noted lists are among them."""
     from flbench import figures as draw
 
     title = f"{result.method.name} on {result.suite['name']} ({result.dataset})"
     for kind in (draw.curves, draw.clients, draw.scores, draw.memberships, draw.partition):
         if (svg := kind([(result.method.name, [result])], title)) is not None:
             yield kind.__name__, svg
+    yield from draw.notes(result, title)

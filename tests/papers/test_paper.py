@@ -75,9 +75,7 @@ def test_what_the_paper_does_not_set_apart_has_no_order() -> None:
     assert verdict(PAPER["b"], by_number({**ours, "a": [0.30]}), 0.03) == "different"
 
 
-@pytest.mark.parametrize(
-    ("std", "bound"), [(0.1, 0.03), (0.01, 0.01), (None, 0.03), (0.0, 0.0)]
-)
+@pytest.mark.parametrize(("std", "bound"), [(0.1, 0.03), (0.01, 0.01), (None, 0.03), (0.0, 0.0)])
 def test_the_bound_is_the_papers_deviation_or_the_tolerance(
     std: float | None, bound: float
 ) -> None:
@@ -90,7 +88,10 @@ def test_the_bound_is_the_papers_deviation_or_the_tolerance(
 
 def test_a_wide_deviation_sets_nothing_apart() -> None:
     """a and b are .3 apart, one of them ± .35: which is above says nothing."""
-    sure, unsure = PublishedValue("s", "d", "a", 0.9, 0.01), PublishedValue("s", "d", "b", 0.6, 0.35)
+    sure, unsure = (
+        PublishedValue("s", "d", "a", 0.9, 0.01),
+        PublishedValue("s", "d", "b", 0.6, 0.35),
+    )
     assert not separated(sure, unsure, 0.03)
     assert verdict(sure, {sure: [0.5], unsure: [0.4]}, 0.03) == "different"
     surer = replace(unsure, std=0.05)

@@ -247,7 +247,7 @@ class Offline:
     def figures(self) -> dict[str, str]:
         """The figures, by name."""
         files = self.folder.glob("files/media/html/figures/*.html")
-        return {file.name.partition("_")[0]: file.read_text() for file in files}
+        return {file.name.rsplit("_", 2)[0]: file.read_text() for file in files}
 
 
 def _records(path: Path) -> Iterator[Any]:
