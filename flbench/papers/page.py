@@ -13,6 +13,8 @@ from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
+from flbench.papers.protocol import cells as protocol_cells
+from flbench.papers.protocol import departures
 from flbench.papers.rank_agreement import rank_agreement
 from flbench.papers.reproduction import (
     COLUMNS,
@@ -95,7 +97,8 @@ def _table(
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
     size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
-    text = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size}."
+    text = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size};"
+    text += f" numbers of the {table.source}."
     known = {
         scale: findings(table, planned(table, scale, request, None, progress))
         for scale in SCALES
@@ -114,12 +117,25 @@ def _table(
     ]
     headings = [("scale", True), *((" or ".join(said), False) for said in words), ("tau", False)]
     lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
-    for scale in known:
-        if differs := table.scale[scale].differs:
-            lines += ["", f"Scale {scale}: {differs}."]
+    for scale, found in known.items():
+        lines += _departures(paper, table, scale, found)
     for scale, found in known.items():
         lines += _parts(scale, table, found)
     return lines
+
+
+def _departures(
+    paper: Paper, table: PaperTable, scale: str, found: Sequence[ReproducedValue]
+) -> list[str]:
+    """How a scale differs from the paper's protocol."""
+    rows = departures(paper, table, table.scale[scale], found)
+    places = [place for place in by_part(found) if place[1] in table.scale[scale].on]
+    if not rows:
+        return ["", f"Scale {scale} is the paper's protocol."]
+    words = f"Scale {scale}, where it differs from the paper or the paper gives nothing:"
+    headings = [("setting", True), ("paper", True), ("source", True), ("here", True)]
+    texts = [[*map(escaped, protocol_cells(row, places))] for row in rows]
+    return ["", words, "", *markdown_table(headings, texts)]
 
 
 def _taus(found: Sequence[ReproducedValue]) -> str:
@@ -154,7 +170,8 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
 
 def _claim(claim: Claim, out: Path) -> list[str]:
     """A claim, and the table of its study if there is one."""
-    lines = ["", f"**{claim.where}.** {claim.says}", ""]
+    where = claim.where + (f" ({claim.source})" if claim.source != "paper" else "")
+    lines = ["", f"**{where}.** {claim.says}", ""]
     if claim.suites:
         links = (f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites)
         return [*lines, f"See the leaderboard: {', '.join(links)}."]

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from flbench.errors import BadParameter, UnknownName
 from flbench.plugin.registry import find, load_entry
@@ -25,6 +26,40 @@ SCALES = ("small", "large", "paper")
 """`paper`: as the paper did it; `large`: its data, less of the rest; `small`: less of all."""
 
 
+Source = Literal["paper", "supplement", "script"]
+"""Where a number stands: in the paper, in its supplement, or in the script its authors released."""
+
+
+class Stated(BaseModel):
+    """One setting of the paper's protocol, and where it is stated.
+
+    Attributes:
+        what: a setting as `--set` takes it, or one of `protocol.DERIVED`.
+        value: None = it is not given.
+        source: None = it is not given.
+        where: section, table or file; or what is said in place of a value.
+        suites: those that it is about; empty = all. `datasets` likewise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    what: str
+    value: int | float | str | None = None
+    source: Source | None = None
+    where: str = ""
+    suites: list[str] = []
+    datasets: list[str] = []
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if (self.value is None) != (self.source is None):
+            raise PydanticCustomError("source", "both or neither expected of 'value' and 'source'")
+        return self
+
+    def about(self, suite: str, dataset: str) -> bool:
+        """Whether it holds for a suite on a data set."""
+        return suite in (self.suites or [suite]) and dataset in (self.datasets or [dataset])
+
+
 class Scale(BaseModel):
     """How the cells of a table are run.
 
@@ -34,7 +69,6 @@ class Scale(BaseModel):
         settings: `--set` values of all cells.
         on: data set -> further `--set` values. Other data sets are not run.
         needs: a setting that only the user can give -> what it is.
-        differs: how it differs from what the paper did, in words.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,7 +77,6 @@ class Scale(BaseModel):
     settings: dict[str, Any] = {}
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
-    differs: str = ""
 
 
 class Doubt(BaseModel):
@@ -68,6 +101,8 @@ class PaperTable(BaseModel):
         column: name in a result's summary.
         tolerance: largest difference from the published number that counts as reproduced, unless
             the paper's own deviation is smaller; relative for numbers above 1, else absolute.
+        source: where its numbers stand.
+        protocol: what the paper did for this table alone, beside `Paper.protocol`.
         scale: name -> how it is run; see SCALES.
         doubtful: cells that get no verdict.
     """
@@ -79,6 +114,8 @@ class PaperTable(BaseModel):
     methods: list[str] = Field(min_length=1)
     column: str = "accuracy_mean"
     tolerance: float = Field(default=0.03, gt=0)
+    source: Source = "paper"
+    protocol: list[Stated] = []
     scale: dict[str, Scale] = {}
     doubtful: list[Doubt] = []
 
@@ -94,6 +131,7 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     where: str
     says: str
+    source: Source = "paper"
     study: str = ""
     suites: list[str] = []
 
@@ -108,6 +146,7 @@ class Paper(BaseModel):
     authors: str
     venue: str
     link: str
+    protocol: list[Stated] = Field(default=[], description="how the paper ran its experiments")
     tables: dict[str, PaperTable] = {}
     claims: list[Claim] = []
     anomalies: list[str] = []

@@ -226,7 +226,6 @@ datasets = ["digits", "cifar10"]
 methods = ["fedavg", "local-only", "scaffold"]
 
 [tables.1.scale.small]
-differs = "one round"
 seeds = 2
 on = { digits = { rounds = 1, "local-only.schedule" = "full" } }
 
@@ -407,7 +406,8 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
     assert mentions(text, "Not run", "--set", "model.weights=")
     assert page.endswith("## Inconsistencies in the paper\n\n- it has no clusters\n")
     assert typed("reproduce", card, "--markdown")[1] == page
-    assert "Scale small: one round." in page
+    assert "Scale small is the paper's protocol." not in page
+    assert "| rounds | not given | - | 1 |" in page
     given = typed("reproduce", card, "--markdown", "--set", "model.weights=x")
     assert (given[0], mentions(given[2], "mlp", "weights")) == (1, True)
     for words in (
