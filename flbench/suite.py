@@ -202,6 +202,11 @@ class Suite(BaseModel):
     ft_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of all clients before a last evaluation"
     )
+    own_models: Annotated[bool, LATER] = Field(
+        default=False,
+        description="whether clients are judged with their own models too: what each of them had"
+        " after its last local training",
+    )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"
     )
