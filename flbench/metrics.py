@@ -430,11 +430,30 @@ def _has_newcomers(outcome: Measurements) -> bool:
 
 HEADLINE = "accuracy_mean"
 """The metric that rows are ranked by."""
+Rule = Literal["served", "own", "tuned"]
+"""With which model a client is judged: what the method serves it with, its own after its last local
+training, or the served one after `ft_epochs` local epochs of its own."""
+JUDGED: Mapping[Rule, str] = {
+    "served": HEADLINE, "own": "accuracy_own_mean", "tuned": "accuracy_fine_tuned",
+}  # fmt: skip
+"""Mean accuracy under each rule, as a summary names it."""
 METRICS = (
     Metric(
         HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,
         "mean over clients of test accuracy, unweighted",
         family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True, kind="share",
+    ),
+    Metric(
+        "accuracy_own_mean", lambda run: float(run.own_accuracies().mean()),
+        "accuracy, own", 4, True,
+        "the same of each client's own model: what it had after its last local training",
+        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, applies=_has_own_models,
+        kind="share",
+    ),
+    Metric(
+        "accuracy_fine_tuned", None, "accuracy, tuned", 4, True,
+        "mean accuracy after `ft_epochs` local epochs at the end",
+        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, kind="share",
     ),
     Metric(
         "accuracy_micro", lambda run: float(run.correct.sum() / run.tested.sum()),
@@ -448,13 +467,6 @@ METRICS = (
         "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
         "worst decile", 4, True, "10th percentile of accuracy over clients",
         family="accuracy", tables=EVERYWHERE, kind="extreme",
-    ),
-    Metric(
-        "accuracy_own_mean", lambda run: float(run.own_accuracies().mean()),
-        "accuracy, own", 4, True,
-        "the same of each client's own model: what it had after its last local training",
-        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, applies=_has_own_models,
-        kind="share",
     ),
     Metric(
         "accuracy_own_worst_decile", lambda run: float(np.percentile(run.own_accuracies(), 10)),
@@ -583,11 +595,6 @@ METRICS = (
     Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
         "the same as FLIS's tables count it", kind="threshold",
-    ),
-    Metric(
-        "accuracy_fine_tuned", None, "accuracy, fine-tuned", 4, True,
-        "mean accuracy after `ft_epochs` local epochs at the end",
-        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, kind="share",
     ),
     Metric(
         "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import BadParameter, UnknownName
+from flbench.metrics import HEADLINE, JUDGED, Rule
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.schema import first_problem, problem_text
@@ -31,6 +32,7 @@ class Scale(BaseModel):
     Attributes:
         seeds: seeds 0..seeds-1.
         preset: the methods' preset, where they have it.
+        presets: data set -> the preset that goes before it, where they have it.
         settings: `--set` values of all cells.
         on: data set -> further `--set` values. Other data sets are not run.
         needs: a setting that only the user can give -> what it is.
@@ -40,6 +42,7 @@ class Scale(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     seeds: int = Field(default=3, ge=1)
     preset: str | None = None
+    presets: dict[str, str] = {}
     settings: dict[str, Any] = {}
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
@@ -53,6 +56,7 @@ class PaperTable(BaseModel):
         column: name in a result's summary.
         tolerance: largest difference from the published number that counts as reproduced, unless
             the paper's own deviation is larger; relative for numbers above 1, else absolute.
+        judged: with which model the paper judges a client (`flbench.metrics.Rule`).
         scale: name -> how it is run; see SCALES.
     """
 
@@ -63,7 +67,12 @@ class PaperTable(BaseModel):
     methods: list[str] = Field(min_length=1)
     column: str = "accuracy_mean"
     tolerance: float = Field(default=0.03, gt=0)
+    judged: Rule = "served"
     scale: dict[str, Scale] = {}
+
+    def measured(self, judged: Rule) -> str:
+        """Name of our number in a summary; newcomers are judged as their column says."""
+        return JUDGED[judged] if self.column == HEADLINE else self.column
 
 
 class Claim(BaseModel):
