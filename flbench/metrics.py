@@ -446,7 +446,7 @@ METRICS = (
     Metric(
         "accuracy_own_mean", lambda run: float(run.own_accuracies().mean()),
         "accuracy, own", 4, True,
-        "the same of each client's own model: what it had after its last local training",
+        "mean accuracy of clients' own models: what each had after its last local training",
         family="accuracy", tables=EVERYWHERE, spread=True, optional=True, applies=_has_own_models,
         kind="share",
     ),
@@ -470,7 +470,7 @@ METRICS = (
     ),
     Metric(
         "accuracy_own_worst_decile", lambda run: float(np.percentile(run.own_accuracies(), 10)),
-        "worst decile, own", 4, True, "10th percentile of it over clients",
+        "worst decile, own", 4, True, "10th percentile over clients of the accuracy of own models",
         family="accuracy", tables=("html",), optional=True, applies=_has_own_models,
         kind="extreme",
     ),

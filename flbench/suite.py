@@ -31,6 +31,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
 from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
+from flbench.metrics import Rule
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.hashed_fields import DESCRIBES, LATER, described, hashed
@@ -144,6 +145,9 @@ class Suite(BaseModel):
         default={},
         description="what the paper prints: data set -> method -> name in a result's summary ->"
         " number; for context, not a target",
+    )
+    printed_judged: Annotated[Rule, DESCRIBES] = Field(
+        default="served", description="with which model the paper judges a client there"
     )
     dataset: str = Field(description="data set")
     offline_dataset: Annotated[str, DESCRIBES] = Field(

@@ -115,8 +115,9 @@ def _table(
         lines += _parts(scale, table, found)
         if table.measured(table.judged) != table.measured("served"):
             plain = planned(table, scale, request, None, progress, "served")
-            served = zip(*(findings(table, one, None, "served") for one in (plans[scale], plain)))
-            lines += _as_served(scale, [one if one.results else other for one, other in served])
+            ours, theirs = (findings(table, one, None, "served") for one in (plans[scale], plain))
+            pairs = zip(ours, theirs, strict=True)
+            lines += _as_served(scale, [one if one.results else other for one, other in pairs])
     return lines
 
 

@@ -82,7 +82,7 @@ def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**rest, "schema_version": 2, **changes}
 
 
-RARE = {"client_metrics", "energy", "source_changes", "suite_plugins"}
+RARE = {"client_metrics", "energy", "own", "source_changes", "suite_plugins"}
 """Keys that a file has only where there is something to say."""
 
 

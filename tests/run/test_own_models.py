@@ -67,7 +67,8 @@ def test_of_fedavg_it_is_what_the_client_trained_last(play_toy: Play) -> None:
     """One round of four clients: the others are judged with what serves them."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     local = {"epochs": 9, "batch_size": 4, "lr": 0.3}
-    played = play_toy(composition(("notes", Notes(seen))), rounds=1, participation=0.7, local=local, **OWN)
+    method = composition(("notes", Notes(seen)))
+    played = play_toy(method, rounds=1, participation=0.7, local=local, **OWN)
     ((ids, trained),) = seen
     own = kept(played)
     assert own.trained.nonzero()[:, 0].tolist() == ids.tolist()
@@ -260,4 +261,3 @@ def test_the_name_of_its_curve_is_taken(play_toy: Play) -> None:
             return fl.Personal(row=row, others={"own": fl.Personal(row=row)})
 
     assert "own" in refused(play_toy, composition(("bad", Bad())), rounds=1)
-
