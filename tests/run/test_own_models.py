@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import small
 import torch
-from toy import CLIENTS, Play, Played, composition, refused, same_evaluations
+from toy import CLIENTS, Play, Played, composition, same_evaluations
 
 import flbench as fl
 from flbench.core.bank_budget import RowStore
@@ -250,14 +250,3 @@ def test_rows_beyond_the_budget_are_in_files(play_toy: Play) -> None:
     small_bank, plain = (play_toy("fedavg", engine=engine, **OWN) for engine in (budget, None))
     assert small_bank.run.services.store.spilled > 0
     assert torch.equal(kept(small_bank).rows.dense(), kept(plain).rows.dense())
-
-
-def test_the_name_of_its_curve_is_taken(play_toy: Play) -> None:
-    @dataclass(frozen=True)
-    class Bad:
-        @fl.hookimpl
-        def personalise(self, clients: torch.Tensor) -> fl.Personal:
-            row = torch.zeros_like(clients)
-            return fl.Personal(row=row, others={"own": fl.Personal(row=row)})
-
-    assert "own" in refused(play_toy, composition(("bad", Bad())), rounds=1)
