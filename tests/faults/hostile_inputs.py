@@ -34,6 +34,7 @@ from typed_command import MARK, Done, files_below, markup_in, typed
 from flbench.errors import UserError
 from flbench.results.schema import digest_of, file_text
 from flbench.run import runner
+from flbench.submission import many_files
 from flbench.suite import suite_field, suite_fields
 
 ROOT = Path(__file__).parents[2]
@@ -414,11 +415,14 @@ def _no_round(*given: object, **named: object) -> NoReturn:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Runs are prepared and not played; memory has a limit."""
+    """Runs are prepared and not played, in this process alone; memory has a limit."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
     try:
-        with patch.object(runner, "play", _no_round):
+        with (
+            patch.object(runner, "play", _no_round),
+            patch.object(many_files, "at_once", lambda files: 1),
+        ):
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
