@@ -60,6 +60,7 @@ class Measurements:
         is_text: whether samples are sequences of tokens.
         client_metrics: metrics that were asked for, by label.
         periods: first rounds of the suite's periods after the first one; empty = it has none.
+        own_correct: correct answers of the clients' own models, shape (N,); None = not judged.
     """
 
     correct: Ints
@@ -74,11 +75,18 @@ class Measurements:
     is_text: bool = False
     client_metrics: Mapping[str, ClientValues] = field(default_factory=dict)
     periods: Sequence[int] = ()
+    own_correct: Ints | None = None
 
     def accuracies(self) -> Floats:
         """Accuracy of each client that is judged, shape (n,)."""
         judged = self.tested > 0
         return self.correct[judged] / self.tested[judged]
+
+    def own_accuracies(self) -> Floats:
+        """Accuracy of the own model of each client that is judged, shape (n,)."""
+        assert self.own_correct is not None, "own models were judged"
+        judged = self.tested > 0
+        return self.own_correct[judged] / self.tested[judged]
 
     def known(self, curve: str) -> list[float]:
         """A curve's numbers in the rounds in which it was measured."""
@@ -417,6 +425,10 @@ def _of_newcomers(name: str) -> MetricFunction:
     return lambda outcome: float(np.mean((outcome.newcomers or {})[name]))
 
 
+def _has_own_models(outcome: Measurements) -> bool:
+    return outcome.own_correct is not None
+
+
 def _has_target(outcome: Measurements) -> bool:
     return outcome.target is not None
 
@@ -442,11 +454,30 @@ def _has_newcomers(outcome: Measurements) -> bool:
 
 HEADLINE = "accuracy_mean"
 """The metric that rows are ranked by."""
+Rule = Literal["served", "own", "tuned"]
+"""With which model a client is judged: what the method serves it with, its own after its last local
+training, or the served one after `ft_epochs` local epochs of its own."""
+JUDGED: Mapping[Rule, str] = {
+    "served": HEADLINE, "own": "accuracy_own_mean", "tuned": "accuracy_fine_tuned",
+}  # fmt: skip
+"""Mean accuracy under each rule, as a summary names it."""
 METRICS = (
     Metric(
         HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,
         "mean over clients of test accuracy, unweighted",
         family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True, kind="share",
+    ),
+    Metric(
+        "accuracy_own_mean", lambda run: float(run.own_accuracies().mean()),
+        "accuracy, own", 4, True,
+        "mean accuracy of clients' own models: what each had after its last local training",
+        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, applies=_has_own_models,
+        kind="share",
+    ),
+    Metric(
+        "accuracy_fine_tuned", None, "accuracy, tuned", 4, True,
+        "mean accuracy after `ft_epochs` local epochs at the end",
+        family="accuracy", tables=EVERYWHERE, spread=True, optional=True, kind="share",
     ),
     Metric(
         "accuracy_micro", lambda run: float(run.correct.sum() / run.tested.sum()),
@@ -460,6 +491,12 @@ METRICS = (
         "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
         "worst decile", 4, True, "10th percentile of accuracy over clients",
         family="accuracy", tables=EVERYWHERE, kind="extreme",
+    ),
+    Metric(
+        "accuracy_own_worst_decile", lambda run: float(np.percentile(run.own_accuracies(), 10)),
+        "worst decile, own", 4, True, "10th percentile over clients of the accuracy of own models",
+        family="accuracy", tables=("html",), optional=True, applies=_has_own_models,
+        kind="extreme",
     ),
     Metric(
         "accuracy_decile_gap", lambda run: decile_gap(run.accuracies()), "decile gap", 4, False,
@@ -591,10 +628,6 @@ METRICS = (
     Metric(
         "megabits_to_target_flis", None, "Mbit to target (FLIS)", 2, False,
         "the same as FLIS's tables count it", kind="threshold",
-    ),
-    Metric(
-        "accuracy_fine_tuned", None, "accuracy, fine-tuned", 4, True,
-        "mean accuracy after `ft_epochs` local epochs at the end", kind="share",
     ),
     Metric(
         "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,

@@ -31,6 +31,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, parse
 from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
+from flbench.metrics import Rule
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.hashed_fields import DESCRIBES, LATER, described, hashed
@@ -145,6 +146,9 @@ class Suite(BaseModel):
         description="what the paper prints: data set -> method -> name in a result's summary ->"
         " number; for context, not a target",
     )
+    printed_judged: Annotated[Rule, DESCRIBES] = Field(
+        default="served", description="with which model the paper judges a client there"
+    )
     dataset: str = Field(description="data set")
     offline_dataset: Annotated[str, DESCRIBES] = Field(
         default="", description="a data set that needs no files, to run it anywhere"
@@ -201,6 +205,11 @@ class Suite(BaseModel):
     )
     ft_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of all clients before a last evaluation"
+    )
+    own_models: Annotated[bool, LATER] = Field(
+        default=False,
+        description="whether clients are judged with their own models too: what each of them had"
+        " after its last local training",
     )
     headline: Literal["last", "validation"] = Field(
         default="last", description="round the summary reports"

@@ -402,10 +402,11 @@ def test_how_columns_are_written() -> None:
     }  # fmt: skip
     assert max(decimals.values()) == 4
     unseen = {"unseen_accuracy", "unseen_accuracy_tuned"}
-    assert {one.name for one in METRICS if one.spread} == {"accuracy_mean", *unseen}
+    rules = {"accuracy_own_mean", "accuracy_fine_tuned"}
+    assert {one.name for one in METRICS if one.spread} == {"accuracy_mean", *rules, *unseen}
     assert {one.name for one in METRICS if one.optional} == {
         "megabits_to_target", "rounds_to_recover", "seconds_to_target", "simulated_seconds",
-        *unseen,
+        "accuracy_own_worst_decile", *rules, *unseen,
     }  # fmt: skip
 
 

@@ -95,8 +95,9 @@ def _fields() -> list[str]:
         wrapped(
             "A suite is a TOML file with these fields; its name is that of the file, without",
             "`.toml`. `--set FIELD=VALUE` sets one of them for one run, but for `version`,",
-            "`summary`, `changes`, `paper`, `printed` and `offline_dataset`, and `--metric` sets",
-            "`metrics`. A section `[on.DATASET]` has the values for another data set.",
+            "`summary`, `changes`, `paper`, `printed`, `printed_judged` and `offline_dataset`, and",
+            "`--metric` sets `metrics`. A section `[on.DATASET]` has the values for another data",
+            "set.",
         ),
         "",
         "The smallest suite, which `flbench run -p fedavg -s mine.toml` runs if that is its file:",
@@ -119,7 +120,51 @@ def _fields() -> list[str]:
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
-    return [*lines, *_periods(), *_plugins(), *_networks()]
+    return [*lines, *_judged(), *_periods(), *_plugins(), *_networks()]
+
+
+def _judged() -> list[str]:
+    """Markdown: with which model a client is judged."""
+    return [
+        "",
+        "## Which model is judged",
+        "",
+        wrapped(
+            "Papers differ in the model that they test a client with, and the difference may be",
+            "larger than that between methods. A result has up to three numbers, each with its own",
+            "name in `summary` and its own column:",
+        ),
+        "",
+        "| rule | model | asked for by | mean accuracy |",
+        "|---|---|---|---|",
+        "| served | the one that the method serves the client with | - | `accuracy_mean` |",
+        "| own | what the client had after its own last local training, at every evaluation |"
+        " `own_models = true` | `accuracy_own_mean` |",
+        "| tuned | the served one after local epochs more, once at the end | `ft_epochs` |"
+        " `accuracy_fine_tuned` |",
+        "",
+        wrapped(
+            "Own models are kept from the uploads, so they cost no training and no byte, and no",
+            "hook sees them; memory is that of a model per client (`--bank-budget`). A model is",
+            "kept as the client trained it, before anything is encoded, attacked or late. Of",
+            "several candidates it is the chosen one. A client has none yet if it has not",
+            "trained, did not answer (`clock.dropout`), or made no step; probes and training on",
+            "pooled samples give none. Such a client is judged as served. Own models predict as",
+            "the method says, and are not adapted before. They stay when a client's data change,",
+            "and while it is away; of a server that does not wait it is that of the client's last",
+            "upload. Newcomers are no part of it: `unseen_accuracy_tuned` is the number of their",
+            "own models. Methods that serve a client with its own model (`local-only`) have the",
+            "same number twice.",
+        ),
+        "",
+        wrapped(
+            'The file of a paper names the rule of each of its tables (`judged = "own"`), and a',
+            "suite that of the numbers that it quotes (`printed_judged`). `flbench reproduce` asks",
+            "for that rule, and compares under it; the paper's page shows what methods serve below",
+            "it, without a verdict, and the leaderboard compares no number with one of another",
+            "rule.",
+        ),
+    ]
 
 
 def _periods() -> list[str]:

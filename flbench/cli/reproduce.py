@@ -150,7 +150,7 @@ def _print(card: Paper, grid: PaperTable, found: Sequence[ReproducedValue], scal
     from flbench.papers.reproduction import COLUMNS, by_part, cells
     from flbench.terminal.tables import print_rows
 
-    tell(f"{card.name}, {grid.caption}: {grid.column}, scale {scale}")
+    tell(f"{card.name}, {grid.caption}: {grid.measured(grid.judged)}, scale {scale}")
     for (suite, dataset), rows in by_part(found).items():
         if any(one.results for one in rows):
             shown = [dict(zip(COLUMNS, cells(one, scale), strict=True)) for one in rows]

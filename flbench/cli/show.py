@@ -75,8 +75,9 @@ def show_suite(
 def _print_printed(suite: Suite) -> None:
     """Print the paper's numbers for the suite's data set, one line per method."""
     rows = suite.printed.get(suite.dataset, {})
+    rule = "" if suite.printed_judged == "served" else f", {suite.printed_judged} models judged"
     if rows:
-        tell(f"printed in the paper, {suite.dataset}:")
+        tell(f"printed in the paper, {suite.dataset}{rule}:")
     width = max(map(len, rows), default=0)
     for method, numbers in rows.items():
         numbers_text = ", ".join(f"{name} {number:g}" for name, number in numbers.items())

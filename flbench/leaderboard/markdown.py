@@ -23,7 +23,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import HEADLINE, Family, TablePlace
+from flbench.metrics import HEADLINE, JUDGED, Family, TablePlace
 from flbench.suite import training_clients
 
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
@@ -128,7 +128,11 @@ def _printed(row: TableRow) -> str:
 
 
 def _to_paper(row: TableRow) -> str:
-    return signed(row.mean - row.printed["accuracy_mean"] if row.printed else None)
+    """Our mean less the paper's, if there is one under the paper's rule."""
+    ours = row.mean_of(JUDGED[row.printed_judged])
+    if ours is None or not row.printed:
+        return signed(None)
+    return signed(ours - row.printed["accuracy_mean"])
 
 
 def seeds(row: TableRow) -> str:
@@ -164,6 +168,8 @@ def columns(
     """
     known = defaults or {}
     printed = any(row.printed for row in rows)
+    rule = next((row.printed_judged for row in rows if row.printed), "served")
+    paper = "paper" if rule == "served" else f"paper, {rule}"
 
     def of(family: Family) -> list[tuple[bool, Column]]:
         return [
@@ -190,7 +196,7 @@ def columns(
         *asked,
         (True, ("to oracle", False, lambda row: signed(row.to_oracle))),
         (True, ("gain", False, lambda row: signed(row.gain))),
-        (printed, ("paper", False, _printed)),
+        (printed, (paper, False, _printed)),
         (printed, ("to paper", False, _to_paper)),
         *of("groups"),
         (True, ("seconds", False, lambda row: number(row.seconds, 1))),

@@ -17,6 +17,7 @@ TAKEN = ("", "readme", "findings", "overview")
 LEADERS, COVERAGE = "Who leads", "What was run where"
 HOW_TO_READ = (
     "Accuracy is the unweighted mean over clients of test accuracy of their personal models,"
+    " which the method *serves* them with (*own* and *tuned* models have columns of their own),"
     " mean ± sample standard deviation over seeds; the 95 % interval is a t interval of the seeds'"
     " means, and no narrower than that of the clients within seeds. One seed has no rank, and"
     " neither has a table of which no two rows can be told apart."

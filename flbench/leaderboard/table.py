@@ -24,7 +24,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import compare, letters, ranks, uneven
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.metrics import EPOCHS, Floats
+from flbench.metrics import EPOCHS, Floats, Rule
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite, cohort_size
@@ -170,6 +170,7 @@ def _table(
             files=tuple(places[id(one)] for one in row.results),
             lacks=tuple(seed for seed in seeds if seed not in row.seeds),
             printed=_printed(row, printed),
+            printed_judged=suite.printed_judged if suite else "served",
             outdated=stale.get(row.config, ""),
         )
         for row in [*old, *entries]
@@ -271,6 +272,7 @@ class TableRow(ResultGroup):
         files: the file of each result, below the results folder.
         lacks: seeds that other rows of the table have and it has not.
         printed: name in a summary -> the paper's number; empty where it has no accuracy.
+        printed_judged: with which model the paper judges a client.
         outdated: why it is stale; empty where it is not.
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
         audited: seeds whose last audit of all rounds agrees.
@@ -289,6 +291,7 @@ class TableRow(ResultGroup):
     files: tuple[str, ...] = ()
     lacks: tuple[int, ...] = ()
     printed: Mapping[str, float] = field(default_factory=dict)
+    printed_judged: Rule = "served"
     outdated: str = ""
     last_audit: str = ""
     audited: frozenset[int] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from flbench.errors import UserError
 from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
+from flbench.metrics import Rule
 from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
 from flbench.papers.protocol import cells as protocol_cells
 from flbench.papers.protocol import departures
@@ -47,6 +48,11 @@ VERDICTS_EXPLAINED = (
     " of the newest other version is shown. The suites have the paper's numbers (`flbench show"
     " suite NAME --dataset DATA`)."
 )
+RULES: Mapping[Rule, str] = {
+    "own": "The paper judges *own* models: what each client had after its last local training.",
+    "tuned": "The paper judges *tuned* models: what is served, after some local epochs.",
+}
+"""What a page says of a table that does not judge what methods serve."""
 NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""
 
@@ -97,13 +103,14 @@ def _table(
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
     size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
-    text = f"`flbench reproduce {paper.name} --table {name}`; `{table.column}`, tolerance {size};"
+    column = table.measured(table.judged)
+    text = f"`flbench reproduce {paper.name} --table {name}`; `{column}`, tolerance {size};"
     text += f" numbers of the {table.source}."
-    known = {
-        scale: findings(table, planned(table, scale, request, None, progress))
-        for scale in SCALES
-        if scale in table.scale
-    }
+    if table.judged != "served":
+        text = f"{text} {RULES[table.judged]}"
+    scales = [scale for scale in SCALES if scale in table.scale]
+    plans = {scale: planned(table, scale, request, None, progress) for scale in scales}
+    known = {scale: findings(table, plans[scale]) for scale in scales}
     counts = [
         [
             scale,
@@ -121,6 +128,23 @@ def _table(
         lines += _departures(paper, table, scale, found)
     for scale, found in known.items():
         lines += _parts(scale, table, found)
+        if table.measured(table.judged) != table.measured("served"):
+            plain = planned(table, scale, request, None, progress, "served")
+            ours, theirs = (findings(table, one, None, "served") for one in (plans[scale], plain))
+            pairs = zip(ours, theirs, strict=True)
+            lines += _as_served(scale, [one if one.results else other for one, other in pairs])
+    return lines
+
+
+def _as_served(scale: str, found: Sequence[ReproducedValue]) -> list[str]:
+    """The same of what the methods serve, which the paper does not judge: without verdicts."""
+    lines: list[str] = []
+    headings = [(name, name not in NUMBERS) for name in COLUMNS[:-1]]
+    for (suite, dataset), rows in by_part(found).items():
+        if any(one.results for one in rows):
+            texts = [[*map(escaped, cells(one, scale)[:-1])] for one in rows if one.results]
+            lines += ["", f"**{suite} on {dataset}, scale {scale}, judged as served**", ""]
+            lines += markdown_table(headings, texts)
     return lines
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from flbench.errors import BadParameter, UnknownName
+from flbench.metrics import HEADLINE, JUDGED, Rule
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.schema import first_problem, problem_text
@@ -66,6 +67,7 @@ class Scale(BaseModel):
     Attributes:
         seeds: seeds 0..seeds-1.
         preset: the methods' preset, where they have it.
+        presets: data set -> the preset that goes before it, where they have it.
         settings: `--set` values of all cells.
         on: data set -> further `--set` values. Other data sets are not run.
         needs: a setting that only the user can give -> what it is.
@@ -74,6 +76,7 @@ class Scale(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     seeds: int = Field(default=3, ge=1)
     preset: str | None = None
+    presets: dict[str, str] = {}
     settings: dict[str, Any] = {}
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
@@ -103,6 +106,7 @@ class PaperTable(BaseModel):
             the paper's own deviation is smaller; relative for numbers above 1, else absolute.
         source: where its numbers stand.
         protocol: what the paper did for this table alone, beside `Paper.protocol`.
+        judged: with which model the paper judges a client (`flbench.metrics.Rule`).
         scale: name -> how it is run; see SCALES.
         doubtful: cells that get no verdict.
     """
@@ -116,6 +120,7 @@ class PaperTable(BaseModel):
     tolerance: float = Field(default=0.03, gt=0)
     source: Source = "paper"
     protocol: list[Stated] = []
+    judged: Rule = "served"
     scale: dict[str, Scale] = {}
     doubtful: list[Doubt] = []
 
@@ -123,6 +128,10 @@ class PaperTable(BaseModel):
         """Why the number of a cell is doubtful; empty = it is not."""
         found = (one.why for one in self.doubtful if one.about(suite, dataset, method))
         return next(found, "")
+
+    def measured(self, judged: Rule) -> str:
+        """Name of our number in a summary; newcomers are judged as their column says."""
+        return JUDGED[judged] if self.column == HEADLINE else self.column
 
 
 class Claim(BaseModel):

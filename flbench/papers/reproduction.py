@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from packaging.version import Version
 
 from flbench.core.parameters import parse
+from flbench.metrics import JUDGED, Rule
 from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
 from flbench.results.files import read_result
 from flbench.results.schema import Result
@@ -67,11 +68,12 @@ def planned(
     request: RunRequest,
     seeds: int | None,
     progress: SweepProgress,
+    judged: Rule | None = None,
 ) -> list[Plan]:
     """The cells of a table, for each published number.
 
     `request` is common to all cells: its settings override the table's, and only its data set is
-    run; `seeds` overrides the scale's number of seeds.
+    run; `seeds` overrides the scale's number of seeds, and `judged` the paper's rule.
 
     Raises:
         UserError: a setting belongs neither to the suite nor to the method.
@@ -88,6 +90,9 @@ def planned(
     from flbench.run.composition import load_method
 
     load = cache(load_method)
+    asks_own = table.measured(judged or table.judged) == JUDGED["own"]
+    asked = {"own_models": True} if asks_own else {}
+    found = found.model_copy(update={"settings": {**asked, **found.settings}})
     return [_plan(one, found, request, progress, load) for one in wanted]
 
 
@@ -105,12 +110,13 @@ def _plan(
     texts = {**scale.settings, **scale.on[printed.dataset], **own}
     of_table = {k: parse(v) if isinstance(v, str) else v for k, v in texts.items()}
     settings = {**of_table, **request.settings}
+    presets = scale.presets.get(printed.dataset), scale.preset
     asked = replace(
         request,
         methods=(plugin,),
         suites=(printed.suite,),
         settings={key: value for key, value in settings.items() if concerns(key, method)},
-        preset=scale.preset if scale.preset in method.presets else None,
+        preset=next((name for name in presets if name in method.presets), None),
         dataset=printed.dataset,
         resume=True,
     )
@@ -196,16 +202,20 @@ def _absolute(printed: PublishedValue, tolerance: float) -> float:
 
 
 def findings(
-    table: PaperTable, plans: Sequence[Plan], outcomes: Mapping[Cell, Outcome] | None = None
+    table: PaperTable,
+    plans: Sequence[Plan],
+    outcomes: Mapping[Cell, Outcome] | None = None,
+    judged: Rule | None = None,
 ) -> list[ReproducedValue]:
     """Compare the existing results of a table with the paper.
 
-    The outcomes of the cells that were just run explain missing results.
+    The outcomes of the cells that were just run explain missing results; `judged` replaces the
+    paper's rule.
     """
-    known = outcomes or {}
+    known, column = outcomes or {}, table.measured(judged or table.judged)
     results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
     values = {
-        printed: tuple(one.summary.get(table.column) for one in found)
+        printed: tuple(one.summary.get(column) for one in found)
         for printed, found in results.items()
     }
     ours = {p: [float(v) for v in found if v is not None] for p, found in values.items()}

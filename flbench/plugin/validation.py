@@ -557,7 +557,7 @@ def personal(
     if value.labels is not None:
         raise expect.failure(" gives `labels`, which only its `others` may have")
     for name, other in value.others.items():
-        if name in ("validation", "fine_tuned"):
+        if name in ("validation", "fine_tuned", "own"):
             raise expect.failure(f": others '{name}' is the name of another curve")
         tested = replace(other, labels=None)
         personal(hook, HookResult(answer.plugin, tested), state, clients, ctx)

@@ -74,6 +74,10 @@ YOUNGER = {
     }),
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""
+YOUNGER_KEYS = (
+    "client_metrics", "energy", "own", "reads", "source_changes", "suite_plugins",
+)  # fmt: skip
+"""Keys that a file without such content lacks."""
 VOLATILE = ("digest", "seconds", "energy", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
@@ -392,6 +396,20 @@ class Unseen(_Stored):
         }
 
 
+class Own(_Stored):
+    """How clients are judged with their own models, at the round that the summary reports.
+
+    Attributes:
+        trained: whether a client has trained; if not, it is judged with what serves it.
+        test: test samples, as in `clients`.
+        correct: those that its own model got right.
+    """
+
+    trained: Annotated[list[bool], EQUAL]
+    test: Annotated[list[Count], EQUAL]
+    correct: Annotated[list[Count], ANSWERS]
+
+
 def _with_digest(schema: dict[str, Any]) -> None:
     """Add the digest to the schema: it is of the file, and no field of a result."""
     digest = {"pattern": "^[0-9a-f]{64}$", "title": "Digest", "type": "string"}
@@ -418,6 +436,7 @@ class Result(_Stored):
     clients: Annotated[Clients, FIELDS]
     client_metrics: Annotated[dict[Name, ClientMetricValues] | None, FIELDS_AT_END] = None
     unseen: Annotated[Unseen | None, FIELDS_AT_END] = None
+    own: Annotated[Own | None, FIELDS_AT_END] = None
     membership: Annotated[list[Change], GROUPS]
     scores: Annotated[ScoreMatrix | None, SCORES] = None
     tuning: Annotated[Tuning | None, EQUAL] = None
@@ -469,6 +488,7 @@ class Result(_Stored):
                 for label, one in (self.client_metrics or {}).items()
             },
             periods=self.periods,
+            own_correct=None if self.own is None else np.array(self.own.correct),
         )
 
     @property
@@ -496,7 +516,7 @@ class Result(_Stored):
         """The file's text; as it was read, it is without the fields that its file lacks."""
         # not mode="json", which would turn NaN into null unseen
         table = self.model_dump(exclude_unset=as_read)
-        for name in ("client_metrics", "energy", "reads", "source_changes", "suite_plugins"):
+        for name in YOUNGER_KEYS:
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
         lines = {
@@ -631,6 +651,7 @@ def contradictions(result: Result) -> Iterator[Complaint]:
         yield from _scores(result.scores, len(result.clients.test))
     if result.unseen is not None:
         yield from _arrays("unseen", result.unseen)
+    yield from _own(result)
     for place, note in enumerate(result.notes):
         round_ = note.get("round")
         if not isinstance(round_, int) or not isinstance(note.get("name"), str):
@@ -647,7 +668,20 @@ def _brought(settings: object, plugins: Sequence[Plugin]) -> Iterator[Complaint]
         yield "suite_plugins", f"{', '.join(map(str, names)) or 'nothing'} expected, as in 'suite'"
 
 
-def _arrays(name: str, part: Clients | Unseen) -> Iterator[Complaint]:
+def _own(result: Result) -> Iterator[Complaint]:
+    """Own models of other clients, or with other test samples; or that nobody asked for."""
+    asked, own = bool(result.suite.get("own_models")), result.own
+    if asked != (own is not None):
+        expected = "field required, as" if asked else "nothing expected, unless"
+        yield "own", f"{expected} 'suite.own_models' is true"
+    if own is None:
+        return
+    yield from _arrays("own", own)
+    if own.test != result.clients.test:
+        yield "own.test", "the same numbers as in 'clients.test' expected"
+
+
+def _arrays(name: str, part: Clients | Unseen | Own) -> Iterator[Complaint]:
     """Arrays that are not as long as `test`, and more right answers than test samples."""
     for key, array in part:
         if isinstance(array, list) and len(array) != len(part.test):

@@ -33,6 +33,7 @@ from flbench.results.schema import Fingerprint
 from flbench.run import core_digest
 from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
 from flbench.run.history import History
+from flbench.run.own_models import OwnModels
 
 LONGEST = 600.0
 """It is written at the latest when so many seconds have passed."""
@@ -163,6 +164,8 @@ def pack(state: State, ledger: CommunicationLedger, history: History, origin: Or
     tables |= {f"bits/{name}": moved.clone() for name, moved in ledger.client_bits.items()}
     if history.scores is not None:
         tables["scores"] = history.scores.values
+    if history.own is not None:
+        tables |= {"own/rows": history.own.rows, "own/trained": history.own.trained}
     plain = {
         "round": state.round,
         "seconds": state.seconds,
@@ -360,7 +363,23 @@ def _unpacked(
         seconds=plain["seconds"],
     )
     ledger = CommunicationLedger(len(state.membership.home), plain["bits"], prefixed["bits/"])
-    return state, ledger, History.of(plain["history"], tables.get("scores"))
+    return state, ledger, History.of(plain["history"], tables.get("scores"), _own(tables, state))
+
+
+def _own(tables: Mapping[str, Tensor], state: State) -> OwnModels | None:
+    """The clients' own models, if the file has them.
+
+    Raises:
+        ValueError: they are not those of the clients of the state.
+    """
+    if "own/rows" not in tables:
+        return None
+    rows, trained = tables["own/rows"], tables["own/trained"]
+    clients, width = len(state.membership.home), state.models.shape[1]
+    found = [*rows.shape], kind(trained)
+    if not isinstance(rows, ModelBank) or found != ([clients, width], ["torch.bool", clients]):
+        raise ValueError(f"own models: {found}, of {clients} clients")
+    return OwnModels(rows, trained)
 
 
 def _part(read: Callable[[str], Tensor], table: str, part: str) -> Tensor:

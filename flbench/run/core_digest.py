@@ -20,7 +20,7 @@ PARTS: Mapping[str, str] = {
     "clock": "core.clock_settings engine.clock",
     "data": "core.dataset datasets federation.loading",
     "evaluation": "engine.cross_evaluation engine.lanes.evaluation engine.model_evaluation"
-    " run.evaluation run.newcomers",
+    " run.evaluation run.newcomers run.own_models",
     "hooks": "core.context core.hookspecs core.per_client core.state core.types plugin.arguments"
     " plugin.fedavg_defaults plugin.hooks plugin.isolation plugin.validation run.composition"
     " run.context",

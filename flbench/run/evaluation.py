@@ -33,6 +33,7 @@ from flbench.federation.pooled import Pooled
 from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
 from flbench.plugin.isolation import streams_kept
 from flbench.run.history import Evaluation
+from flbench.run.own_models import OwnModels
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 T = TypeVar("T")
@@ -139,6 +140,42 @@ def evaluate_judged(
             label: ClientValues(spread(list(one.values), None), one.higher_is_better)
             for label, one in found.client_metrics.items()
         },
+    )
+
+
+@streams_kept()
+def with_own_models(
+    executor: Sequential,
+    own: OwnModels,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    served: Evaluation,
+) -> Evaluation:
+    """An evaluation with what the clients' own models get right, too.
+
+    They predict as `personal` says, and are not adapted. A client that has not trained is judged
+    with what serves it.
+
+    Args:
+        personal: the checked answer of `personalise` for all N clients.
+        served: how they were judged with that.
+    """
+    tested = torch.tensor(served.tested)
+    clients = (own.trained & (tested > 0)).nonzero()[:, 0]
+    correct = torch.tensor(served.correct)
+    if len(clients):
+        some = replace(personal, adaptation=None, others={}).select(clients)
+        some = replace(some, row=None, params=take(own.rows, clients))
+        found = _evaluate_split(executor, some, state, held_out, "test", clients, Judging())
+        correct[clients] = found.sums[:, 1].long()
+    judged = tested > 0
+    accuracy = round(float((correct[judged] / tested[judged].double()).mean()), 6)
+    return replace(
+        served,
+        own_correct=correct.tolist(),
+        own_trained=own.trained.tolist(),
+        others={**served.others, "own": accuracy},
     )
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.core.state import Scores
+from flbench.core.state import Scores, Stage, Upload
 from flbench.metrics import ClientValues, Floats, Measurements
+from flbench.run.own_models import OwnModels
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -25,7 +26,9 @@ class Evaluation:
     A client that is not judged has 0 test samples and is in no mean. Losses are sums over the
     client's samples, in nats; `ece` is the expected calibration error over all clients' test
     samples; `others` are mean test accuracies of further models (`Personal.others`);
-    `client_metrics` are metrics that were asked for, by label.
+    `client_metrics` are metrics that were asked for, by label. Where own models are judged too,
+    `own_correct` is what these got right, and `own_trained` says who has one; the others are
+    judged with what serves them.
     """
 
     round: int
@@ -38,6 +41,8 @@ class Evaluation:
     ece: float | None = None
     others: dict[str, float | None] = field(default_factory=dict)
     client_metrics: dict[str, ClientValues] = field(default_factory=dict)
+    own_correct: list[int] | None = None
+    own_trained: list[bool] | None = None
 
     def accuracy(self) -> float:
         """Unweighted mean over clients of test accuracy."""
@@ -68,6 +73,7 @@ class Evaluation:
             labels=np.asarray(self.labels),
             groups=None if groups is None else np.asarray(groups),
             client_metrics=self.client_metrics,
+            own_correct=None if self.own_correct is None else np.asarray(self.own_correct),
         )
 
 
@@ -101,6 +107,7 @@ class History:
         trained: local epochs of all clients so far; None = a checkpoint did not know.
         reads: what hooks have read of clients that no byte was counted for, sorted; None = a
             checkpoint did not know.
+        own: the own models of all clients; None = the suite does not ask for them.
         executor, processor: by which the last round was computed; "" = none was, or a checkpoint
             did not know. Lanes of several processes say how many these are.
     """
@@ -116,6 +123,7 @@ class History:
     source_changes: list[dict[str, Any]] = field(default_factory=list)
     trained: float | None = 0.0
     reads: list[str] | None = field(default_factory=list)
+    own: OwnModels | None = None
     executor: str = ""
     processor: str = ""
 
@@ -133,6 +141,11 @@ class History:
             self.chosen = evaluation
         if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
             self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
+
+    def add_own(self, stage: Stage, upload: Upload) -> None:
+        """Keep what clients have trained, if own models are asked for."""
+        if self.own is not None:
+            self.own = self.own.after(stage, upload)
 
     def add_reads(self, found: Collection[str]) -> None:
         """Keep what hooks have read, if all that they read before is known."""
@@ -220,8 +233,9 @@ class History:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON-plain data without the values of the scores; it shares the lists."""
+        """As JSON-plain data without scores' values and own models; it shares the lists."""
         table = dict(vars(self))
+        del table["own"]
         if self.scores is not None:
             about = vars(self.scores)
             table["scores"] = {name: about[name] for name in about if name != "values"}
@@ -230,8 +244,10 @@ class History:
         return table
 
     @classmethod
-    def of(cls, plain: dict[str, Any], scores: Tensor | None = None) -> History:
-        """From what `plain` gave, and the values of the scores where there are some."""
+    def of(
+        cls, plain: dict[str, Any], scores: Tensor | None = None, own: OwnModels | None = None
+    ) -> History:
+        """From what `plain` gave, the values of the scores and own models where there are some."""
         if plain["scores"] is not None:
             assert scores is not None, "a checkpoint holds their values"
             plain["scores"] = KeptScores(**plain["scores"], values=scores)
@@ -240,4 +256,4 @@ class History:
                 plain[name] = Evaluation(**plain[name])
                 found = plain[name].client_metrics.items()
                 plain[name].client_metrics = {label: ClientValues(*one) for label, one in found}
-        return cls(**{"trained": None, "reads": None, **plain})
+        return cls(**{"trained": None, "reads": None, **plain}, own=own)

@@ -21,6 +21,7 @@ from flbench.results.schema import (
     ClientMetricValues,
     Clients,
     Energy,
+    Own,
     Result,
     ScoreMatrix,
     Skip,
@@ -99,6 +100,7 @@ def build_result(
         clients=_clients(run),
         client_metrics=found or None,
         unseen=unseen,
+        own=_own(run),
         membership=[Change(**change) for change in history.changes()],
         scores=None if history.scores is None else _encoded(history.scores),
         tuning=job.tuning,
@@ -157,6 +159,14 @@ def _clients(run: Run) -> Clients:
         bytes=moved.tolist(),
         labels=_labels(run),
     )
+
+
+def _own(run: Run) -> Own | None:
+    """How clients are judged with their own models, at the round that is reported."""
+    shown = run.history.shown(run.suite.headline)
+    if shown.own_correct is None or shown.own_trained is None:
+        return None
+    return Own(trained=shown.own_trained, test=shown.tested, correct=shown.own_correct)
 
 
 def _client_metrics(run: Run) -> dict[str, ClientMetricValues]:

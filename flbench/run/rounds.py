@@ -39,7 +39,7 @@ from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
 from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
-from flbench.run.evaluation import evaluate_judged, selection_quality
+from flbench.run.evaluation import evaluate_judged, selection_quality, with_own_models
 from flbench.run.history import Evaluation, History
 from flbench.suite import Suite
 
@@ -146,6 +146,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
             upload, start = timer.answers(stage, upload, start)
+            run.history.add_own(stage, upload)
             upload, state = kept_by_clients(upload, state)
         with timed("encode"):
             coders = hooks.encode(state, stage, upload, ctx)
@@ -281,6 +282,9 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
                 found = evaluate_judged(
                     run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
                 )
+                if run.history.own is not None:
+                    own, held_out = run.history.own, run.held_out
+                    found = with_own_models(run.executor, own, personal, state, held_out, found)
             if present is not None:
                 pairs = zip(found.labels, present.tolist(), strict=True)
                 found = replace(found, labels=[g if is_there else -1 for g, is_there in pairs])

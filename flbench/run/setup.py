@@ -55,6 +55,7 @@ from flbench.run.networks import (
     refuse_other_samples,
     refuse_within_one_network,
 )
+from flbench.run.own_models import OwnModels
 from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
@@ -223,7 +224,7 @@ def build_run(
         newcomers=federation.newcomers,
         groups=federation.groups,
         ledger=context.services.ledger,
-        history=History(),
+        history=History(own=own_models(suite, context)),
         origin=Origin(
             method=spec.method.described.name,
             seed=seed,
@@ -238,6 +239,14 @@ def build_run(
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
     )
+
+
+def own_models(suite: Suite, context: RunContext) -> OwnModels | None:
+    """The clients' own models before round 1; None = the suite does not ask for them."""
+    if not suite.own_models:
+        return None
+    store = context.services.store
+    return OwnModels.of_nobody(context.initial, context.clients, store)
 
 
 def build_periods(

@@ -26,7 +26,8 @@ ROUNDING = 1e-12
 PARTS = {
     "suite": "settings", "dataset": "settings", "method": "settings", "seed": "settings",
     "fingerprint": "settings", "tuning": "settings", "suite_plugins": "settings",
-    "clients": "clients", "client_metrics": "metrics of clients", "unseen": "unseen clients",
+    "clients": "clients", "own": "clients", "client_metrics": "metrics of clients",
+    "unseen": "unseen clients",
     "membership": "groups", "bytes": "what was sent", "reads": "what was sent",
 }  # fmt: skip
 """The parts of fields in what a person reads; others have the name of the field."""

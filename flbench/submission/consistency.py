@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from flbench.client_metrics.torchmetrics_classes import checked_params, is_class
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.errors import UserError
-from flbench.metrics import EPOCHS, GREY_LENET, NEAR, TIME, WAYS, computed, flis_compat
+from flbench.metrics import EPOCHS, GREY_LENET, JUDGED, NEAR, TIME, WAYS, computed, flis_compat
 from flbench.plugin.registry import entries
 from flbench.results.difference import relative_distance
 from flbench.results.schema import SCHEMA, YOUNGER, Result, first_problem
@@ -172,11 +172,15 @@ def _numbers(result: Result) -> Iterator[str]:
         came = result.summary.get(name, expected)
         if relative_distance(came, expected) > CLOSE:
             yield f"'summary.{name}': {_shown(expected)} expected by its arrays, got {_shown(came)}"
-    shown, accuracy = result.summary.get("round"), result.summary["accuracy_mean"]
-    for round_, value in enumerate(result.curves["accuracy"], start=1):
-        if round_ == shown and relative_distance(value, accuracy) > CLOSE:
-            what = f"{_shown(accuracy)} expected in round {shown}, as in 'summary.accuracy_mean'"
-            yield f"'curves.accuracy': {what}, got {_shown(value)}"
+    shown = result.summary.get("round")
+    for drawn, mean in (("accuracy", JUDGED["served"]), ("accuracy_own", JUDGED["own"])):
+        accuracy = result.summary.get(mean)
+        for round_, value in enumerate(result.curves.get(drawn, ()), start=1):
+            if round_ == shown and relative_distance(value, accuracy) > CLOSE:
+                what = f"{_shown(accuracy)} expected in round {shown}, as in 'summary.{mean}'"
+                yield f"'curves.{drawn}': {what}, got {_shown(value)}"
+    if result.own is not None and "accuracy_own" not in result.curves:
+        yield "'curves.accuracy_own': field required, as there are own models"
     for way in {**dict.fromkeys(WAYS), **result.bytes}:
         curve = result.curves.get(f"bytes_{way}", [None])
         total, last = sum(result.bytes.get(way, {}).values()), curve[-1]

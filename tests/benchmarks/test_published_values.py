@@ -219,7 +219,7 @@ def test_show_suite_prints_them_for_the_shown_data_set_after_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = shown(("label-skew-20", "--dataset", "cifar10"), tmp_path, monkeypatch, capsys)
-    at = lines.index("printed in the paper, cifar10:")
+    at = lines.index("printed in the paper, cifar10, own models judged:")
     assert lines[at - 1].startswith("  headline = ")
     assert lines[at + 1 : at + 12] == [
         "  local-only  accuracy_mean 0.7922, accuracy_std 0.0167, unseen_accuracy_tuned 0.823",

@@ -32,6 +32,7 @@ SUITE: dict[str, list[str]] = {
     "unseen": ["0.25", "0.5"],
     "unseen_epochs": ["1"],
     "ft_epochs": ["1"],
+    "own_models": ["true"],
     "eval_every": ["2", "3"],
     "server_samples": ["0", "10", "50"],
     "validation_fraction": ["0.0", "0.4"],

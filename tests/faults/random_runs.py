@@ -78,6 +78,7 @@ SUITE: dict[str, list[Any]] = {
     "buffers": ["global", "global", "local", "reset"],
     "eval_every": [1, 1, 2, 3],
     "ft_epochs": [0, 0, 1],
+    "own_models": [False, False, True],
     "validation_fraction": [0.2, 0.2, 0.0, 0.4],
     "test_set": ["own", "own", "labels", "proportional"],
     "partition": [
@@ -99,6 +100,7 @@ JUDGED: dict[str, list[Any]] = {
     "eval_every": [1, 2, 3, 7],
     "metrics": [(), ("ece", "auroc"), ("f1",)],
     "ft_epochs": [0, 1],
+    "own_models": [False, True],
     "unseen_epochs": [0, 1],
     "target": [0.3, 0.9],
     "not_judged": [(), (0,)],

@@ -13,6 +13,7 @@ from toy import Typed
 
 from flbench.cli import reproduce
 from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.metrics import Rule
 from flbench.papers import page as paper_page
 from flbench.papers.paper import (
     SCALES,
@@ -24,9 +25,10 @@ from flbench.papers.paper import (
     numbers,
     plugin_of,
 )
-from flbench.papers.reproduction import margin, separated, verdict
+from flbench.papers.reproduction import margin, planned, separated, verdict
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result, save_result
+from flbench.suite import load_suite
 from flbench.sweeps import sweep
 from flbench.sweeps.launchers import Outcome
 from flbench.sweeps.request import Cell, RunRequest
@@ -177,6 +179,49 @@ def test_a_table_has_the_papers_numbers(
     assert len(found) == count
     (one,) = [n for n in found if (n.suite, n.dataset, n.method) == (suite, dataset, method)]
     assert one.value == value
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_suites_and_cards_name_one_rule_for_a_papers_accuracies(name: str) -> None:
+    card = load_paper(name)
+    for grid in (one for one in card.tables.values() if one.column == "accuracy_mean"):
+        assert {load_suite(suite).printed_judged for suite in grid.suites} == {grid.judged}
+
+
+def test_flis_is_judged_by_own_models_under_its_thresholds() -> None:
+    card, request = load_paper("flis"), RunRequest()
+    assert {name for name, grid in card.tables.items() if grid.judged == "own"} == {"1", "2", "4"}
+    for scale, rounds in (("paper", 200), ("large", 100)):
+        found = planned(card.table("1"), scale, request, 1, SweepProgress())
+        specs = [cell.spec for plan in found for cell in plan.cells]
+        assert all(spec.suite.own_models and spec.suite.rounds == rounds for spec in specs)
+        used = {
+            spec.suite.dataset: spec.method.described.params["beta"]
+            for spec in specs
+            if spec.method.described.name == "flis-dc"
+        }
+        assert used["fashion-mnist"] == 0.5
+        assert used.get("cifar10", 0.3) == 0.3
+    joining = planned(card.table("4"), "paper", request, 1, SweepProgress())
+    assert not any(cell.spec.suite.own_models for plan in joining for cell in plan.cells), (
+        "newcomers are judged after their own training anyway"
+    )
+
+
+@pytest.mark.parametrize(
+    ("judged", "column", "expected"),
+    [
+        ("served", "accuracy_mean", "accuracy_mean"),
+        ("own", "accuracy_mean", "accuracy_own_mean"),
+        ("tuned", "accuracy_mean", "accuracy_fine_tuned"),
+        ("own", "unseen_accuracy_tuned", "unseen_accuracy_tuned"),
+    ],
+)
+def test_the_rule_says_which_of_our_numbers_is_compared(
+    judged: Rule, column: str, expected: str
+) -> None:
+    grid = load_paper("flis").table("1").model_copy(update={"column": column})
+    assert grid.measured(judged) == expected
 
 
 def test_a_card_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -420,6 +465,28 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
         code, out, err = typed("reproduce", card, "--markdown", *words)
         assert (code, out) == (1, "")
         assert mentions(err, "--markdown", "writes")
+
+
+@pytest.mark.slow
+def test_a_table_is_compared_under_the_papers_rule(card: str, typed: Typed) -> None:
+    """What methods serve is shown too, also of runs without own models."""
+    typed("reproduce", card, "--table", "1")
+    path = Path(card)
+    path.write_text(path.read_text().replace('"Table 1"', '"Table 1"\njudged = "own"'))
+    before = typed("reproduce", card, "--markdown")[1]
+    assert before.count("judged as served") == 1
+    served = [line for line in before.splitlines() if line.startswith("| fedavg |")]
+    assert len(served) == 1 and served[0].count("|") == 6, "no verdict by another rule"
+    _, said, _ = typed("reproduce", card, "--table", "1")
+    assert "accuracy_own_mean" in said
+    after = typed("reproduce", card, "--markdown")[1]
+    own, same = [line for line in after.splitlines() if line.startswith("| fedavg |")]
+    assert own.count("|") == 7 and own.split("|")[3] != same.split("|")[3]
+    assert same == served[0]
+    files = sorted(Path("flbench-results").rglob("fedavg/*/seed-0.json"))
+    found = [read_result(file) for file in files]
+    (asked,) = [one for one in found if one.own is not None]
+    assert f"{asked.summary['accuracy_own_mean']:.4f}" != f"{asked.summary['accuracy_mean']:.4f}"
 
 
 @pytest.mark.slow

@@ -146,6 +146,11 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "personalise",
+        lambda: Personal(row=HOME, others={"own": Personal(row=HOME)}),
+        "bad.personalise: others 'own' is the name of another curve",
+    ),
+    (
+        "personalise",
         lambda: Personal(row=HOME, adaptation=Stage("train", EVERYBODY, 1, pooled=True)),
         "bad.personalise: adaptation pools all clients' data; a method says so with"
         " `pools_data = True`",
@@ -170,7 +175,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
         "personalise",
         lambda: Personal(
             row=HOME,
-            others={"own": Personal(row=HOME, adaptation=Stage("train", EVERYBODY[:3], 1))},
+            others={"mine": Personal(row=HOME, adaptation=Stage("train", EVERYBODY[:3], 1))},
         ),
         "bad.personalise: adaptation expects the 6 clients that are asked for, got 3: [0, 1, 2]",
     ),

@@ -82,7 +82,7 @@ def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**rest, "schema_version": 2, **changes}
 
 
-RARE = {"client_metrics", "energy", "source_changes", "suite_plugins"}
+RARE = {"client_metrics", "energy", "own", "source_changes", "suite_plugins"}
 """Keys that a file has only where there is something to say."""
 
 
@@ -446,7 +446,7 @@ def put(table: dict[str, Any], field: str, value: object) -> dict[str, Any]:
 def scored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A file with scores of six clients, newcomers, a note, and a change of one client."""
     play = player(tmp_path_factory.mktemp("scored"))
-    one = play("flis-hc", participation=1.0, server_samples=6).result
+    one = play("flis-hc", participation=1.0, server_samples=6, own_models=True).result
     table: dict[str, Any] = json.loads(one.canonical())
     table["membership"] = [
         {"round": 1, "labels": [0, 0, 0, 1, 1, 1], "clients": None},
@@ -515,6 +515,11 @@ LINE = "one line of at most 200 printable characters expected"
         ("curves.accuracy.1", -0.1, "'curves.accuracy.1': 0 to 1 expected, got -0.1"),
         ("unseen.correct.0", 3, "'unseen.correct.0': at most the 2 test samples expected, got 3"),
         ("unseen.correct_tuned", [], "'unseen.correct_tuned': 1 entries expected as in 'test'"),
+        ("own", ..., "'own': field required, as 'suite.own_models' is true"),
+        ("suite.own_models", ..., "'own': nothing expected, unless 'suite.own_models' is true"),
+        ("own.correct.0", 4, "'own.correct.0': at most the 3 test samples expected, got 4"),
+        ("own.trained", [True], "'own.trained': 6 entries expected as in 'test', got 1"),
+        ("own.test.0", 9, "'own.test': the same numbers as in 'clients.test' expected"),
         ("membership.0.labels", [0], "'membership.0.labels': 6 entries expected, got 1"),
         ("membership.0.clients", [0], "'membership.0.clients': null expected: the first change"),
         ("membership.1.clients", [6], "'membership.1.clients': clients 0 to 5 expected, got 6"),
@@ -632,7 +637,7 @@ def test_a_client_that_is_not_judged_has_no_value_of_a_metric(
     right = [
         a / b for a, b in zip(table["clients"]["correct"], table["clients"]["test"], strict=True)
     ][1:]
-    for field in ("clients.test.0", "clients.correct.0"):
+    for field in ("clients.test.0", "clients.correct.0", "own.test.0", "own.correct.0"):
         table = put(table, field, 0)
     table = put(table, "summary.accuracy_mean", sum(right) / 5)
     path.write_text(json.dumps(table))

@@ -38,6 +38,7 @@ from flbench.run.checkpoint import (
 from flbench.run.checkpoint_file import Damaged, discard, generations, previous, seal
 from flbench.run.core_digest import UNKNOWN
 from flbench.run.history import History
+from flbench.run.own_models import OwnModels
 
 MARKS = Fingerprint(
     config="c", suite="s", initial_weights="w", cohorts="h", data="d", partition="p"
@@ -191,6 +192,21 @@ def test_a_state_that_does_not_fit_the_run(changes: dict[str, Any], why: str) ->
     expect_state(STATE_OF_TWO, ledger, 3, 2)
     with pytest.raises((PluginError, ValueError), match=re.escape(why)):
         expect_state(replace(STATE_OF_TWO, **changes), ledger, 3, 2)
+
+
+@pytest.mark.parametrize(("clients", "width", "fits"), [(2, 2, True), (3, 2, False), (2, 3, False)])
+def test_own_models_are_those_of_the_clients(
+    clients: int, width: int, fits: bool, tmp_path: Path
+) -> None:
+    path, state = tmp_path / "one", State(1, torch.rand(1, 2), Membership(torch.zeros(2).long()))
+    own = OwnModels.of_nobody(torch.rand(width), clients, RowStore(budget=None))
+    CheckpointWriter(path, ORIGIN).keep(state, CommunicationLedger(2), History(own=own))
+    if not fits:
+        assert "own models" in refused(path)
+        return
+    found = load_checkpoint(path, RowStore(budget=None), ORIGIN).history.own
+    assert found is not None and torch.equal(found.rows.dense(), own.rows.dense())
+    assert not found.trained.any()
 
 
 def test_bits_of_other_clients_do_not_fit_the_run() -> None:

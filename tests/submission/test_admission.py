@@ -88,7 +88,7 @@ def test_there_is_nothing_else_in_the_folder() -> None:
 
 KINDS: list[dict[str, Any]] = [
     {"method": "fedavg"},
-    {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "fedavg", "target": 0.3, "ft_epochs": 1, "own_models": True},
     {"method": "pfedlia", "settings": {"warmup": 1}, "eval_every": 2, "rounds": 4},
     {"method": "ifca", "headline": "validation", "rounds": 5},
     {"method": "flis-dc", "server_samples": 6, "participation": 1.0},

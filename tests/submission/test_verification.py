@@ -40,7 +40,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "dc-pfl", "rounds": 4},
     {"method": "cfl", "settings": {"start_round": 1}},
     {"method": "oracle", "settings": {"warmup": 1}, "eval_every": 2},
-    {"method": "fedavg", "target": 0.3, "ft_epochs": 1},
+    {"method": "fedavg", "target": 0.3, "ft_epochs": 1, "own_models": True},
     {"method": "fedavg", "clock": {"up": [1e3] * 6, "dropout": 0.2, "deadline": 1.0}},
     {"method": "ifca+fedavgm"},
 ]

@@ -22,7 +22,8 @@ OTHER: dict[str, Any] = {
     "common_head": True, "participation": 1.0, "local": {"epochs": 3}, "test_fraction": 0.5,
     "validation_fraction": 0.3, "server_samples": 0, "test_set": "labels", "test_samples": 7,
     "test_sizes": (), "buffers": "local", "eval_every": 2, "unseen_epochs": 1, "target": 0.5,
-    "ft_epochs": 1, "headline": "validation", "clock": {"seconds_per_step": 1.0},
+    "ft_epochs": 1, "own_models": True, "printed_judged": "own", "headline": "validation",
+    "clock": {"seconds_per_step": 1.0},
     "metrics": ["auroc"], "not_judged": [0], "periods": [{"start": 2, "change": "exchange"}],
     "plugins": [{"name": "sign-flip"}],
 }  # fmt: skip

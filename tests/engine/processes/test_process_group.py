@@ -323,7 +323,9 @@ def test_a_stage_without_clients_needs_nobody(play_toy: Play) -> None:
     ],
 )
 def test_runs_end_in_the_same_bits_on_three_processes(method: str, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1}
+    changes: dict[str, Any] = {
+        "clients": 8, "unseen": 0.25, "unseen_epochs": 1, "ft_epochs": 1, "own_models": True,
+    }  # fmt: skip
     one = run_of(player(tmp_path / "one"), method, **changes)
 
     def play(ranks: ProcessGroup) -> Any:
@@ -628,6 +630,7 @@ RAGGED = (
     "-p", "scaffold,pfedlia", *ONE_BY_ONE,
     "-s", "dirichlet-0.1", "--rounds", "3", "--accelerator", "cpu",
     "--set", "clients=12", "--set", "participation=0.25", "--set", "ft_epochs=1",
+    "--set", "own_models=true",
     "--set", "pfedlia.warmup=1", "--set", "mode=peer", "--set", "topology=p2p",
     "--set", "p2p_train=per_receiver",
 )  # fmt: skip
