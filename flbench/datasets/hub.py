@@ -24,6 +24,8 @@ from flbench.datasets.columns import classes_of, groups_of
 from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
+from flbench.datasets.windows import gap_of
+from flbench.datasets.windows import told as windows_told
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 
@@ -81,10 +83,13 @@ def hub(root: Path, argument: str) -> Dataset:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
     sizes = sum(len(splits[split]) for split in train)
+    owned = torch.zeros(len(y)).long() if domains is None else domains
+    gap = gap_of(samples.numpy(), owned.numpy()) if samples.ndim < 4 else None
+    notes += [] if gap is None else [windows_told(gap)]
     test = torch.arange(len(y)) >= sizes if tested else None
     return Dataset(
         f"hub:{argument}", samples, y, len(labels), domains, test,
-        label_names=labels, domain_names=clients, notes=tuple(notes),
+        label_names=labels, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
     )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ def check(owner: str, dataset: Dataset) -> None:
         raise PluginError(
             f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
         )
+    if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
+        raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
     check_targets(owner, dataset)
 
 

@@ -17,8 +17,32 @@ from flbench.run.composition import MethodStack
 from flbench.suite import Component, Suite
 
 
+class LastPosition(nn.Module):
+    """A network of text that gives the logits after the last token alone, (b, T) -> (b, C).
+
+    Samples of tokens with one label each are so predicted by any network of text.
+
+    Args:
+        net: gives (b, T, C); what gives (b, C) stays as it is.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, shape (b, C)."""
+        logits: Tensor = self.net(x)
+        return logits[:, -1] if logits.dim() == 3 else logits
+
+
 def build_network(
-    suite: Suite, shape: tuple[int, ...], classes: int, seed: int, index: int = 0
+    suite: Suite,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    index: int = 0,
+    last: bool = False,
 ) -> nn.Module:
     """The suite's network with the seed's initial weights, the same for every method.
 
@@ -30,8 +54,10 @@ def build_network(
         classes: number of labels.
         seed: of the run.
         index: above 0 it gives other weights of the same networks.
+        last: samples are tokens with one label each (`LastPosition`).
     """
     nets = [build_alone(model, shape, classes, seed, index) for model in suite.networks]
+    nets = [LastPosition(net) for net in nets] if last else nets
     return nets[0] if len(nets) == 1 else SeveralNetworks(nets, common_head=suite.common_head)
 
 

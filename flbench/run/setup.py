@@ -93,7 +93,7 @@ def prepare(
 
     def divided(gather: Gather) -> Federation:
         samples = dataset if isinstance(dataset, Dataset) else dataset()
-        return divide(spec.suite, hooks, samples, spec.seed, gather)
+        return divide(spec.suite, hooks, samples, spec.seed, gather, spec.say)
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
@@ -124,7 +124,9 @@ def build_executor(
     shape = tuple(federation.visible.x.shape[1:])
     store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
-    net = build_network(spec.suite, shape, federation.classes, spec.seed)
+    pool = federation.visible
+    last = not pool.x.is_floating_point() and pool.y.ndim == 1
+    net = build_network(spec.suite, shape, federation.classes, spec.seed, last=last)
     refuse_other_samples(spec.suite, net, federation.visible.x[:1])
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
@@ -138,7 +140,9 @@ def build_executor(
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
-    build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
+    build = partial(
+        build_network, spec.suite, shape, federation.classes, spec.seed, last=last
+    )
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
