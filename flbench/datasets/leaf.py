@@ -131,7 +131,7 @@ def refuse_others(home: Path, samples: list[Any], labels: list[Any]) -> None:
             home, f"its samples are names of pictures, such as '{first}', as those of CelebA: put"
             " the pictures into folders USER/LABEL/ and type --dataset images:FOLDER@SIZE"
         )  # fmt: skip
-    if isinstance(first, list) and first and isinstance(first[0], str) and len(first) > 2:
+    if isinstance(first, list) and any(isinstance(one, str) and " " in one for one in first):
         raise damaged(
             home, f"its samples are posts of several texts, such as '{first[0]}', as those of"
             " Sent140: make vectors of the texts (an encoder, word counts) and save them with the"
