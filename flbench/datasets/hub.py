@@ -156,10 +156,22 @@ def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  #
         if column not in others
         and (hasattr(first[column], "size") or (isinstance(first[column], list) and first[column]))
     ]
-    if len(found) != 1:
-        columns = ", ".join(found) or "none"
+    if not found:
+        raise damaged(Path(name), as_table(name, part.column_names))
+    if len(found) > 1:
+        columns = ", ".join(found)
         raise damaged(Path(name), f"expected one column of samples, got {columns}: say x=COLUMN")
     return str(found[0])
+
+
+def as_table(name: str, columns: Sequence[str]) -> str:
+    """Why a table is no data set for this door, and what to type."""
+    code = f"import datasets; datasets.load_dataset({name!r})['train'].to_csv('mine.csv')"
+    return (
+        f"its columns ({', '.join(columns)}) hold one value each, as a table: expected a column of"
+        f" images or lists; type {shlex.join(['python', '-c', code])}, name its columns label and"
+        " client, then --dataset csv:mine.csv"
+    )
 
 
 def as_samples(
@@ -174,6 +186,8 @@ def as_samples(
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"
         ) from None
+    if table.ndim < 2:
+        raise damaged(Path(name), as_table(name, [column]))
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")
     return torch.from_numpy(np.ascontiguousarray(table))

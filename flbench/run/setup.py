@@ -52,6 +52,7 @@ from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
 from flbench.run.networks import (
     draw_networks,
+    refuse_other_answers,
     refuse_other_samples,
     refuse_within_one_network,
 )
@@ -124,9 +125,8 @@ def build_executor(
     shape = tuple(federation.visible.x.shape[1:])
     store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
-    pool = federation.visible
-    last = not pool.x.is_floating_point() and pool.y.ndim == 1
-    net = build_network(spec.suite, shape, federation.classes, spec.seed, last=last)
+    classes, tokens = federation.classes, vocabulary(federation)
+    net = build_network(spec.suite, shape, classes, spec.seed, tokens=tokens)
     refuse_other_samples(spec.suite, net, federation.visible.x[:1])
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
@@ -135,18 +135,29 @@ def build_executor(
     services = RunServices(ledger, spec.say, store, visible, clock, buffers=spec.suite.buffers)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
+    if type(module) is ClientModule and not spec.suite.further_models:
+        pool, name = federation.visible, spec.suite.model.name
+        refuse_other_answers(net, name, pool.x[:1], pool.y[:1], classes)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
-    build = partial(
-        build_network, spec.suite, shape, federation.classes, spec.seed, last=last
-    )
+    build = partial(build_network, spec.suite, shape, classes, spec.seed, tokens=tokens)
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
+
+
+def vocabulary(federation: Federation) -> int:
+    """Number of tokens in samples with one label each; 0 for other samples."""
+    pools = [federation.visible, federation.held_out]
+    if federation.newcomers is not None:
+        pools += [federation.newcomers.visible, federation.newcomers.held_out]
+    if pools[0].x.is_floating_point() or pools[0].y.ndim > 1:
+        return 0
+    return max(int(pool.x.max()) + 1 for pool in pools)
 
 
 def build_store(spec: RunSpec, device: torch.device) -> RowStore:
