@@ -18,6 +18,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
+from flbench.datasets.status import opens_argument, spread
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
@@ -97,6 +98,8 @@ def prepare(
         return divide(spec.suite, hooks, samples, spec.seed, gather, spec.say)
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
+    if opens_argument(spec.suite.dataset):
+        spec.say(described(federation))
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
     if len(owned) < wanted:
         spec.say(
@@ -112,6 +115,18 @@ def prepare(
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
+
+
+def described(federation: Federation) -> str:
+    """How many samples the clients have, and how many they are tested on."""
+    parts = [federation.visible.sizes("train"), federation.visible.sizes("validation")]
+    tests = federation.held_out.sizes("test")
+    sizes = torch.stack([*parts, tests]).sum(dim=0).tolist()
+    train, validation, test = (f"{int(part.sum()):,}" for part in (*parts, tests))
+    return (
+        f"{federation.clients} clients with {spread(sizes)} samples: {train} to train,"
+        f" {validation} to validate, {test} to test on"
+    )
 
 
 def build_executor(
