@@ -78,6 +78,8 @@ def table(root: Path, argument: str) -> Dataset:
         if unknown := [one for one in listed(options, option) if one not in columns]:
             raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
     left = listed(options, "leave")
+    if "label" in left:
+        raise damaged(path, "?leave=label: expected columns of features, client or split")
     notes = [f"columns left out: {', '.join(left)}"] if left else []
     if when := options.get("time", "").strip():
         columns = in_order(path, when, columns)

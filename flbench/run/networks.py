@@ -62,7 +62,9 @@ def build_network(
     try:
         nets = [build_alone(model, shape, size, seed, index) for model in suite.networks]
     except UserError as error:
-        raise UserError(f"{error}{text_advice(shape)}" if tokens else str(error)) from None
+        if not tokens or type(error) is not UserError:
+            raise
+        raise UserError(f"{error}{text_advice(shape)}") from None
     nets = [LastPosition(net, classes) for net in nets] if tokens else nets
     return nets[0] if len(nets) == 1 else SeveralNetworks(nets, common_head=suite.common_head)
 

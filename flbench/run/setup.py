@@ -141,7 +141,9 @@ def build_executor(
     store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
     classes, tokens = federation.classes, vocabulary(federation)
-    net = build_network(spec.suite, shape, classes, spec.seed, tokens=tokens)
+    build = partial(build_network, spec.suite, shape, classes, spec.seed)
+    build = partial(build, tokens=tokens) if tokens else build
+    net = build()
     refuse_other_samples(spec.suite, net, federation.visible.x[:1])
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
@@ -158,7 +160,6 @@ def build_executor(
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
-    build = partial(build_network, spec.suite, shape, classes, spec.seed, tokens=tokens)
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
