@@ -78,7 +78,7 @@ def leaf(root: Path, argument: str) -> Dataset:
     if len(owners) > 1 and not owners[0] & owners[1]:
         raise UserError(
             f"{home} has {len(owners[0])} users in train/ and {len(owners[1])} others in test/:"
-            " expected samples of each user in both; write them with LEAF's preprocess.sh -t sample,"
+            " expected samples of each user in both; write them by LEAF's preprocess.sh -t sample,"
             " or put all files into all_data/ and hold users out with --set suite.unseen=0.2"
         )
     refuse_others(home, samples, labels)

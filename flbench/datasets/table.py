@@ -212,7 +212,7 @@ def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, 
             moments = [datetime.fromisoformat(value).timestamp() for value in columns[when]]
         except ValueError as error:
             raise damaged(
-                path, f"column '{when}' must hold numbers or dates such as 2026-11-28 07:30: {error}"
+                path, f"column '{when}' must hold numbers or dates such as 2026-11-28: {error}"
             ) from None  # fmt: skip
     order = np.argsort(moments, kind="stable").tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}

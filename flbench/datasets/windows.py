@@ -41,7 +41,8 @@ def gap_of(rows: npt.NDArray[np.generic], domains: npt.NDArray[np.int64]) -> int
 
 def _step(first: npt.NDArray[np.generic], second: npt.NDArray[np.generic]) -> int | None:
     """The gap of windows whose time is the second axis, of neighbours; each (pairs, T, ...)."""
-    length, rest = first.shape[1], tuple(range(1, first.ndim))
+    length: int = first.shape[1]
+    rest = tuple(range(1, first.ndim))
     for step in range(1, length - LEAST + 1):
         for one, other in ((first, second), (second, first)):  # or the newest value stands first
             common = one[:, step:]

@@ -160,7 +160,7 @@ def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classe
     got = type(found).__name__
     got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {got}"
     raise UserError(
-        f"model '{name}': expected logits, one tensor of shape {want} for one sample, got {got}: let"
+        f"model '{name}': expected logits, a tensor of shape {want} for one sample, got {got}: let"
         " its forward return the logits of every class alone"
     )
 

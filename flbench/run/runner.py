@@ -131,7 +131,7 @@ def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -
     if spec.resume and not generations(spec.checkpoint) and (ended := other_rounds(spec)):
         path, rounds = ended
         spec.say(
-            f"{spec.title}: --resume finds no checkpoint of {spec.suite.rounds} rounds, so it starts"
+            f"{spec.title}: --resume finds no checkpoint of {spec.suite.rounds} rounds and starts"
             f" at round 1: the run of {rounds} rounds has ended and keeps none ({path})"
         )
     try:

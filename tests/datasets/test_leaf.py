@@ -143,8 +143,8 @@ def test_a_short_user_is_left_out_and_said(tmp_path: Path) -> None:
     few = replace(data, x=data.x[short], y=data.y[short], domains=data.domains[short])
     notes = fixed_parts(few, 0.25, 0.2).notes
     assert mentions(notes, "1 of 3", "'u1'", WINDOW)
+    one = replace(few, x=few.x[400:440], y=few.y[400:440], domains=data.domains[400:440])
     with pytest.raises(UserError, match=mention("'u1'", 40, WINDOW)):
-        one = replace(few, x=few.x[400:440], y=few.y[400:440], domains=few.domains[400:440])
         fixed_parts(one, 0.25, 0.2)
 
 

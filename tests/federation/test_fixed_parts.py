@@ -163,7 +163,8 @@ def test_domains_that_do_not_take_part_are_not_dealt() -> None:
     kind, domain = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])
     found = dealt(kind, domain, np.array([1, 3]), [np.array([0])], 0, "test")
     assert [rows.tolist() for rows in found] == [[1]]
-    assert [r.tolist() for r in shared_test_sets.whole(kind, domain, np.array([1, 3]), [np.array([0])])] == [[1]]  # fmt: skip
+    every = shared_test_sets.whole(kind, domain, np.array([1, 3]), [np.array([0])])
+    assert [rows.tolist() for rows in every] == [[1]]
 
 
 # --- the server ---------------------------------------------------------------------------------

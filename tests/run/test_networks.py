@@ -39,6 +39,7 @@ from flbench.testing import CHECKS
 from flbench.testing.check import MethodUnderTest
 from flbench.testing.small_run import SmallRun, run_small
 
+
 class Odd(nn.Module):
     """A network whose answer is changed by a function."""
 
