@@ -221,7 +221,7 @@ def test_what_changes_a_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "other models" in wrong_of("clocked", 4)
     monkeypatch.setattr(random_runs, "NEUTRAL", {"norm-bound": {"bound": 1e-9}})
     assert "other models with norm-bound" in wrong_of("neutral", 4)
-    monkeypatch.setattr(random_runs, "APART", 0.0)
+    monkeypatch.setattr(random_runs, "APART", -1.0)
     assert any(one.endswith(" apart") for one in wrong_of("executors", 4))
 
 

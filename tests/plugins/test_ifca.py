@@ -316,7 +316,6 @@ def test_heads_on_one_body_train_an_epoch_in_random_groups_first(play_toy: Play)
     assert torch.equal(start[1, ~body], played.run.context.fresh_initial(1)[~body])
     assert first.upload.steps.tolist() == [2] * N, "one epoch of seven samples, four a batch"
     home = first.membership.home
-    assert first.membership.weights is not None
     assert sorted(home.tolist()) == [0, 0, 0, 1, 1, 1]
     assert home.tolist() not in ([0, 1] * 3, [0, 0, 0, 1, 1, 1], [1, 0] * 3), "random"
     means = torch.stack([first.upload.selected()[home == k].mean(dim=0) for k in (0, 1)])
