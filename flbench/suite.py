@@ -377,7 +377,7 @@ def load_suite(
             f"suite '{name}': expected a name that does not begin with a dot, as it names a folder"
         )
     try:
-        table = tomllib.loads(read_bounded(path, LARGEST).decode())
+        table = tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadParameter(f"suite '{name}': cannot read {path}: {text_of(error)}") from None
     table["name"] = path.stem

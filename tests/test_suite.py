@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+from pathlib import Path
+
 import pytest
 from mentions import mention
 from toy import toy_suite
@@ -70,3 +73,11 @@ def test_parameters_of_components_are_checked_before_a_run() -> None:
         load_suite("byzantine-sign-flip", None, {"partition.alhpa": 1})
     with pytest.raises(UserError, match="model 'mlp': 'hidden' expects int"):
         load_suite("iid", None, {"model.hidden": "many"})
+
+
+def test_a_suite_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Windows' editors write one."""
+    plain = Path("benchmarks/natural-writers.toml")
+    marked = tmp_path / plain.name
+    marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
+    assert load_suite(str(marked)).hash() == load_suite("natural-writers").hash()

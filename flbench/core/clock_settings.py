@@ -156,7 +156,7 @@ def read_trace(path: Path, column: str) -> list[float]:
         BadParameter: the file is not there, or is another one.
     """
     try:
-        lines = read_bounded(path, LARGEST).decode().splitlines()
+        lines = read_bounded(path, LARGEST).decode("utf-8-sig").splitlines()
         rows = {int(row["client"]): float(row[column]) for row in csv.DictReader(lines)}
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         expected = f"expected CSV with the columns client and {column}"

@@ -28,6 +28,10 @@ class Dataset:
         label_names, domain_names: what the numbers in `y` and `domains` stand for; () = not said.
         features: the features of a table, each with its kind; () = not said.
         notes: what was left out or changed when it was read, and why; one sentence each.
+        keeps_test: whether clients are tested on the test part, whole, also where a suite's
+            `test_set` is 'own'; not set by data sets whose published splits mix it back in.
+        gap: samples that are left out between training, validation and test, which are divided by
+            time then; the samples of each domain are in order. None = they have no order.
     """
 
     name: str
@@ -40,6 +44,8 @@ class Dataset:
     domain_names: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    keeps_test: bool = False
+    gap: int | None = None
 
     @property
     def labels(self) -> Tensor:

@@ -196,7 +196,12 @@ def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:
     if not at or "/" in size:
         return argument, None
     if not size.isdecimal() or not 1 <= int(size) <= 1024:
-        raise BadParameter(f"{owner}:{argument}: SIZE is 1..1024 pixels, got '{size}'")
+        if Path(argument).is_dir():
+            return argument, None
+        raise BadParameter(
+            f"{owner}:{argument}: expected a size of 1..1024 pixels after @, got '{size}': type"
+            f" {owner}:{folder}@32, or {owner}:{folder}"
+        )
     return folder, int(size)
 
 

@@ -24,6 +24,8 @@ from flbench.datasets.columns import classes_of, groups_of
 from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
+from flbench.datasets.windows import gap_of
+from flbench.datasets.windows import told as windows_told
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 
@@ -81,10 +83,13 @@ def hub(root: Path, argument: str) -> Dataset:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
     sizes = sum(len(splits[split]) for split in train)
+    owned = torch.zeros(len(y)).long() if domains is None else domains
+    gap = gap_of(samples.numpy(), owned.numpy()) if samples.ndim < 4 else None
+    notes += [] if gap is None else [windows_told(gap)]
     test = torch.arange(len(y)) >= sizes if tested else None
     return Dataset(
         f"hub:{argument}", samples, y, len(labels), domains, test,
-        label_names=labels, domain_names=clients, notes=tuple(notes),
+        label_names=labels, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
     )  # fmt: skip
 
 
@@ -151,10 +156,22 @@ def sample_column(name: str, part: Any, others: Sequence[str | None]) -> str:  #
         if column not in others
         and (hasattr(first[column], "size") or (isinstance(first[column], list) and first[column]))
     ]
-    if len(found) != 1:
-        columns = ", ".join(found) or "none"
+    if not found:
+        raise damaged(Path(name), as_table(name, part.column_names))
+    if len(found) > 1:
+        columns = ", ".join(found)
         raise damaged(Path(name), f"expected one column of samples, got {columns}: say x=COLUMN")
     return str(found[0])
+
+
+def as_table(name: str, columns: Sequence[str]) -> str:
+    """Why a table is no data set for this door, and what to type."""
+    code = f"import datasets; datasets.load_dataset({name!r})['train'].to_csv('mine.csv')"
+    return (
+        f"its columns ({', '.join(columns)}) hold one value each, as a table: expected a column of"
+        f" images or lists; type {shlex.join(['python', '-c', code])}, name its columns label and"
+        " client, then --dataset csv:mine.csv"
+    )
 
 
 def as_samples(
@@ -169,6 +186,8 @@ def as_samples(
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"
         ) from None
+    if table.ndim < 2:
+        raise damaged(Path(name), as_table(name, [column]))
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")
     return torch.from_numpy(np.ascontiguousarray(table))

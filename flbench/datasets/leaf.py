@@ -7,8 +7,9 @@ split, `all_data/*.json`, each with
     {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": [[0.5, 1.0], ...], "y": [3, 1]}}}
 
 Samples are lists of numbers (FEMNIST, synthetic), which @SIZE makes grey images of SIZE x SIZE
-pixels; or texts of one length whose label is the next character (Shakespeare), which become tokens.
-The partition `natural` makes each user a client.
+pixels; or texts of one length whose label is the next character (Shakespeare), which become tokens
+with one label each. Such texts are windows of a sequence: they are divided by time, and as many are
+left out between the parts as share a character. The partition `natural` makes each user a client.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, folder_and_size
 from flbench.datasets.parts import words_for_parts
-from flbench.errors import MissingData
+from flbench.datasets.windows import gap_of
+from flbench.errors import MissingData, UserError
 from flbench.results.files import read_bounded, user_path
 
 LARGEST = 2**31
@@ -57,22 +59,38 @@ def leaf(root: Path, argument: str) -> Dataset:
             f" in {home}"
         )
     samples: list[Any] = []
+    owners: list[set[str]] = []
     labels: list[Any] = []
     domains: list[int] = []
     users: dict[str, int] = {}
     sizes = []
     for files in parts:
+        owners.append(set())
         for path in files:
             for user, own, own_labels in read(path):
+                owners[-1].add(user)
                 domains += [users.setdefault(user, len(users))] * len(own_labels)
                 samples += own
                 labels += own_labels
         sizes.append(len(labels))
     if not labels:
         raise damaged(home, "its users have no samples")
+    if len(owners) > 1 and not owners[0] & owners[1]:
+        raise UserError(
+            f"{home} has {len(owners[0])} users in train/ and {len(owners[1])} others in test/:"
+            " expected samples of each user in both; write them by LEAF's preprocess.sh -t sample,"
+            " or put all files into all_data/ and hold users out with --set suite.unseen=0.2"
+        )
+    refuse_others(home, samples, labels)
     text = isinstance(samples[0], str)
-    x, y, classes = characters(home, samples, labels) if text else numbers(home, samples, labels)
-    if size and not text:
+    gap = None
+    if text:
+        x, y, classes, names = characters(home, samples, labels)
+        gap = gap_of(torch.cat([x, y[:, None]], dim=1).numpy(), np.array(domains)) or 1
+    else:
+        x, y, classes = numbers(home, samples, labels)
+        names = ()
+    if size:
         x = as_images(home, x, size)
     test = torch.arange(len(labels)) >= sizes[0] if len(sizes) > 1 else None
     others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
@@ -80,7 +98,7 @@ def leaf(root: Path, argument: str) -> Dataset:
     notes = tuple(f"folder {name}/ is left out" for name in unread)
     return Dataset(
         f"leaf:{argument}", x, y, classes, torch.tensor(domains), test,
-        domain_names=tuple(users), notes=notes,
+        label_names=names, domain_names=tuple(users), notes=notes, keeps_test=True, gap=gap,
     )  # fmt: skip
 
 
@@ -88,17 +106,52 @@ def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
     """The users of a file, each with its samples and labels."""
     try:
         content = json.loads(read_bounded(path, LARGEST))
-        named = content["users"]
+        named = list(map(str, content["users"]))
         if len({*named}) < len(named):
             raise damaged(path, "a user is listed twice")
-        users = [(str(user), content["user_data"][user]) for user in named]
-        found = [(user, list(data["x"]), list(data["y"])) for user, data in users]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        data = {str(user): own for user, own in content["user_data"].items()}
+        found = [(user, list(data[user]["x"]), list(data[user]["y"])) for user in named]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"it is no LEAF file: {type(error).__name__}: {error}") from None
     for user, x, y in found:
         if len(x) != len(y):
             raise damaged(path, f"user {user} has {len(x)} samples and {len(y)} labels")
     return found
+
+
+def refuse_others(home: Path, samples: list[Any], labels: list[Any]) -> None:
+    """Refuse LEAF's data sets whose samples are neither numbers nor texts of characters.
+
+    Raises:
+        UserError: it is one of them; says what to do.
+    """
+    first = samples[0]
+    if isinstance(first, str) and first.lower().endswith((".jpg", ".jpeg", ".png")):
+        raise damaged(
+            home, f"its samples are names of pictures, such as '{first}', as those of CelebA: put"
+            " the pictures into folders USER/LABEL/ and type --dataset images:FOLDER@SIZE"
+        )  # fmt: skip
+    if isinstance(first, list) and any(isinstance(one, str) and " " in one for one in first):
+        raise damaged(
+            home, f"its samples are posts of several texts, such as '{first[0]}', as those of"
+            " Sent140: make vectors of the texts (an encoder, word counts) and save them with the"
+            " users as domains in an .npz file, for --dataset npz:FILE"
+        )  # fmt: skip
+    is_words = isinstance(first, list) and first and isinstance(first[0], list | str)
+    if is_words and any(isinstance(one, str) for one in _flat(first)):
+        raise damaged(
+            home, "its samples are lists of words, as those of Reddit: write the text of each user"
+            " to USER.txt in one folder and type --dataset text:FOLDER"
+        )  # fmt: skip
+
+
+def _flat(nested: Any) -> Iterable[Any]:  # noqa: ANN401 - as JSON holds it
+    """The values in nested lists."""
+    for one in nested:
+        if isinstance(one, list):
+            yield from _flat(one)
+        else:
+            yield one
 
 
 def numbers(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, Tensor, int]:
@@ -117,19 +170,21 @@ def numbers(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, 
     return torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), int(y.max()) + 1
 
 
-def characters(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, Tensor, int]:
-    """Texts and the character after each: tokens x (m, T), the tokens that follow y (m, T), and C.
+def characters(
+    home: Path, samples: list[Any], labels: list[Any]
+) -> tuple[Tensor, Tensor, int, tuple[str, ...]]:
+    """Texts as tokens x (m, T), the character after each y (m,), their number C and their names.
 
     Characters are numbered in their order in Unicode.
     """
     if not all(isinstance(one, str) for one in [*samples, *labels]):
         raise damaged(home, "samples must be texts and labels the next characters, in all files")
-    rows = [text + label for text, label in zip(samples, labels, strict=True)]
     if len({*map(len, samples)}) > 1 or {*map(len, labels)} != {1}:
         raise damaged(home, "samples must be texts of one length, labels one character each")
-    known = {character: number for number, character in enumerate(sorted({*"".join(rows)}))}
-    tokens = torch.tensor([[known[character] for character in row] for row in rows])
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), len(known)
+    names = sorted({*"".join(samples), *labels})
+    known = {character: number for number, character in enumerate(names)}
+    tokens = torch.tensor([[known[character] for character in row] for row in samples])
+    return tokens, torch.tensor([known[one] for one in labels]), len(known), tuple(map(repr, names))
 
 
 def as_images(home: Path, x: Tensor, size: int) -> Tensor:

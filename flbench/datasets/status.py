@@ -218,26 +218,50 @@ def checked(name: str, root: Path) -> list[str]:
 
 
 def contents(data: Dataset) -> list[str]:
-    """What is in a data set, as far as it says so: labels, clients, parts, features, notes."""
-    lines = []
+    """What is in a data set, as far as it says so, as lines of a page (`facts`)."""
+    return [f"  {key:<8}  {text}" for key, text in facts(data)]
+
+
+def facts(data: Dataset) -> list[tuple[str, str]]:
+    """What is in a data set, as far as it says so: labels, domains, features, parts, notes."""
+    found = []
     if data.y.ndim == 1:
         counts = torch.bincount(data.y, minlength=data.classes).tolist()
         named = data.label_names or tuple(str(label) for label in range(data.classes))
         shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
-        lines.append(f"  labels    {_some(shown)}")
+        found.append(("labels", _some(shown)))
     if data.domains is not None:
-        sizes = sorted(torch.bincount(data.domains).tolist())
-        spread = (
-            f"least {sizes[0]:,}, median {sizes[len(sizes) // 2]:,}, most {sizes[-1]:,} samples"
-        )
-        lines.append(f"  domains   {len(sizes):,}: {spread}")
+        sizes = torch.bincount(data.domains)
+        found.append(("domains", f"{len(sizes):,}: {spread(sizes.tolist())} samples"))
         if data.domain_names:
-            lines.append(f"            {_some(data.domain_names)}")
+            found.append(("", _some(data.domain_names)))
     if data.features:
-        lines.append(f"  features  {_some(data.features)}")
-    tested = "its own test part, where the suite's test_set is 'own'"
-    lines.append(f"  tested    {tested if data.test is not None else 'a part that suites draw'}")
-    return [*lines, *(f"  note      {note}" for note in data.notes)]
+        found.append(("features", _some(data.features)))
+    if not data.x.is_floating_point():
+        found.append(("tokens", f"{int(data.x.min())} to {int(data.x.max())}"))
+    return [*found, ("tested", _tested(data)), *(("note", note) for note in data.notes)]
+
+
+def spread(sizes: Sequence[int]) -> str:
+    """The least, the median and the largest of some numbers.
+
+    Example:
+        >>> spread([3, 1, 1200])
+        'least 1, median 3, most 1,200'
+    """
+    ordered = sorted(sizes)
+    return f"least {ordered[0]:,}, median {ordered[len(ordered) // 2]:,}, most {ordered[-1]:,}"
+
+
+def _tested(data: Dataset) -> str:
+    """The part that clients are tested on."""
+    if data.test is not None and (data.keeps_test or data.gap is not None):
+        return f"its own test part, whole: {int(data.test.sum()):,} samples"
+    if data.test is not None:
+        return "its own test part, where the suite's test_set is not 'own'"
+    if data.gap is not None:
+        return f"the last part of each domain in time, {data.gap:,} samples after the others"
+    return "a part that suites draw"
 
 
 def _some(names: Sequence[str], most: int = 20) -> str:

@@ -16,6 +16,9 @@ Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
     leave      columns that are no features
     use        columns that look like numbers of rows, and are features all the same
     text       columns of numbers that are texts, such as codes
+    time       a column that says when a sample was: rows are put in its order, and parts divided by
+               time
+    gap        rows left out between the parts then, such as the length of a window; 0 by default
     separator  what is between values, if it is no comma
 """
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -36,10 +40,12 @@ from flbench.datasets.columns import (
     groups_of,
     id_of,
     is_missing,
+    numbers_of,
     refused_ids,
 )
 from flbench.datasets.files import damaged
 from flbench.datasets.parts import parts_of, words_for_parts
+from flbench.datasets.windows import gap_of, told
 from flbench.errors import BadParameter, MissingData
 from flbench.results.files import read_bounded, user_path
 
@@ -48,7 +54,7 @@ LARGEST = 2**31
 VALUES = 100
 """Most values of a column that is not numeric."""
 RESERVED = ("label", "client", "split")
-OPTIONS = ("missing", "leave", "use", "text", "separator")
+OPTIONS = ("missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
@@ -68,17 +74,20 @@ def table(root: Path, argument: str) -> Dataset:
     columns = read(path, options.get("separator", ","))
     if "label" not in columns:
         raise damaged(path, f"it needs a column 'label', got {', '.join(columns)}")
-    for option in ("leave", "use", "text"):
+    for option in ("leave", "use", "text", "time"):
         if unknown := [one for one in listed(options, option) if one not in columns]:
             raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
-    features = {
-        name: values
-        for name, values in columns.items()
-        if name not in RESERVED and name not in listed(options, "leave")
-    }
+    left = listed(options, "leave")
+    if "label" in left:
+        raise damaged(path, "?leave=label: expected columns of features, client or split")
+    notes = [f"columns left out: {', '.join(left)}"] if left else []
+    if when := options.get("time", "").strip():
+        columns = in_order(path, when, columns)
+        notes.append(f"rows are in the order of column {when}, which is no feature")
+    columns = {name: values for name, values in columns.items() if name not in (*left, when)}
+    features = {name: values for name, values in columns.items() if name not in RESERVED}
     if not features:
         raise damaged(path, "it needs one or more columns of features")
-    notes = [f"columns left out: {', '.join(left)}"] if (left := listed(options, "leave")) else []
     blocks = [columns[name] for name in RESERVED if name in columns]
     ids = {
         name: why
@@ -99,6 +108,12 @@ def table(root: Path, argument: str) -> Dataset:
         if words_for_parts(clients) and len(words_for_parts(clients)) == len(clients):
             raise damaged(path, f"column 'client' says {', '.join(clients)}: name it 'split'")
     train = np.ones(len(y), dtype=bool) if test is None else ~test
+    owners = np.zeros(len(y), dtype=np.int64) if domains is None else domains.numpy()
+    gap = int(options.get("gap", 0)) if when else None
+    raw = [numbers_of(values) for values in features.values()]
+    if gap is None and all(one is not None for one in raw):
+        gap = gap_of(np.array(raw).T, owners)
+        notes += [] if gap is None else [told(gap)]
     parts, kinds = [], []
     for name, values in features.items():
         text = name in listed(options, "text")
@@ -116,6 +131,8 @@ def table(root: Path, argument: str) -> Dataset:
         domain_names=() if domains is None else clients,
         features=tuple(kinds),
         notes=tuple(notes),
+        keeps_test=True,
+        gap=gap,
     )
 
 
@@ -137,6 +154,10 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
         raise BadParameter(f"csv:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
     if (fill := options.get("missing", FILLS[0])) not in FILLS:
         raise BadParameter(f"csv:{argument}: missing is {', '.join(FILLS)}, got '{fill}'")
+    if "gap" in options and not (options["gap"].isdecimal() and options.get("time")):
+        raise BadParameter(
+            f"csv:{argument}: gap is a number of rows, beside time=COLUMN; got '{options['gap']}'"
+        )
     return name, options
 
 
@@ -175,6 +196,26 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     if len(rows) < 2:
         raise damaged(path, "it needs two rows or more")
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+
+
+def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The rows in the order of a column of numbers, or of dates such as 2026-11-28 07:30.
+
+    Raises:
+        UserError: it says something else, or a value is missing.
+    """
+    if gone := [row for row, value in enumerate(columns[when], 1) if is_missing(value)]:
+        raise damaged(path, f"column '{when}' has no time in row {gone[0]}: fill it in")
+    moments: list[float] | None = numbers_of(columns[when])
+    if moments is None:
+        try:
+            moments = [datetime.fromisoformat(value).timestamp() for value in columns[when]]
+        except ValueError as error:
+            raise damaged(
+                path, f"column '{when}' must hold numbers or dates such as 2026-11-28: {error}"
+            ) from None  # fmt: skip
+    order = np.argsort(moments, kind="stable").tolist()
+    return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
 def without_gaps(

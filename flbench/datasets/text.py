@@ -97,7 +97,7 @@ def folder(root: Path, argument: str) -> Dataset:
             " language), not one per part; put the parts of each domain together"
         )
     made = tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
-    return replace(made, domain_names=tuple(path.stem for path in found))
+    return replace(made, domain_names=tuple(path.stem for path in found), gap=1)
 
 
 def bigrams(root: Path) -> Dataset:

@@ -24,6 +24,7 @@ from flbench.datasets.files import (
     scaled,
     whole_numbers,
 )
+from flbench.datasets.windows import gap_of, told
 from flbench.results.files import user_path
 
 ABOUT = {
@@ -43,7 +44,12 @@ def npz(root: Path, argument: str) -> Dataset:
     x, labels, test = joined(parts)
     y = numbered(path, "labels", labels)
     domains = domains_of(path, stored, [len(y) for _, y in parts])
-    return Dataset(f"npz:{argument}", x, y, int(y.max()) + 1, domains, test)
+    owners = torch.zeros(len(y)).long() if domains is None else domains
+    gap = gap_of(x.numpy(), owners.numpy()) if x.ndim < 4 else None
+    return Dataset(
+        f"npz:{argument}", x, y, int(y.max()) + 1, domains, test,
+        notes=() if gap is None else (told(gap),), keeps_test=True, gap=gap,
+    )  # fmt: skip
 
 
 def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
@@ -128,4 +134,5 @@ def images(root: Path, argument: str) -> Dataset:
         label_names=tuple(found.classes),
         domain_names=tuple(found.domains),
         notes=tuple(found.notes),
+        keeps_test=True,
     )

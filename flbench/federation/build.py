@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
+from flbench.errors import UserError
 from flbench.federation import shared_test_sets
 from flbench.federation.federation import (
     Federation,
@@ -17,36 +21,44 @@ from flbench.federation.federation import (
     gathered,
     server_indices,
 )
+from flbench.federation.fixed_parts import FixedParts, dealt, fixed_parts
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
 
 
 def divide(
-    suite: Suite, hooks: HookCaller, dataset: Dataset, seed: int, gather: Gather = gathered
+    suite: Suite,
+    hooks: HookCaller,
+    dataset: Dataset,
+    seed: int,
+    gather: Gather = gathered,
+    say: Callable[[str], None] = lambda message: None,
 ) -> Federation:
     """Divide a data set among server, test pool and clients.
 
-    `federation.federate` then splits each client's samples into training, validation and test.
+    `federation.federate` then splits each client's samples into training, validation and test,
+    unless the data fix these parts (`fixed_parts`).
 
     Newcomers become the last clients, so that training clients have ids 0..N-1.
 
     Args:
         gather: copies samples from the data set to a pool.
+        say: is told of what is left out.
     """
-    labels = dataset.labels.numpy()
-    domains = None if dataset.domains is None else dataset.domains.numpy()
-    server, test_pool = set_aside(suite, dataset, seed)
-    rest = np.setdiff1d(np.arange(len(labels)), np.concatenate([server, test_pool]))
-    rest_domains = None if domains is None else domains[rest]
-    partition = hooks.partition(labels[rest], rest_domains, suite.clients, rng(seed, "partition"))
+    fixed = fixed_parts(dataset, suite.test_fraction, suite.validation_fraction)
+    for note in fixed.notes:
+        say(f"{dataset.name}: {note}")
+    server, test_pool = set_aside(suite, dataset, seed, fixed)
+    rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
+    partition = partitioned(suite, hooks, dataset, rest, server, seed)
     ordered = newcomers_last(suite, partition, rest, seed)
-    tests, kinds = None, shared_test_sets.kinds(dataset)
-    if suite.test_set == "labels":
-        tests = shared_test_sets.by_labels(kinds, test_pool, ordered.clients)
-    elif suite.test_set == "proportional":
-        tests = shared_test_sets.proportional(
-            kinds, test_pool, ordered.clients, suite.test_samples, seed
-        )
+    tests = test_sets(suite, dataset, test_pool, ordered.clients, fixed.test is not None, seed)
+    validations = None
+    if fixed.validation is not None:
+        pool = (shared_test_sets.kinds(dataset), _domains(dataset), fixed.validation)
+        validations = dealt(*pool, ordered.clients, seed, "validation")
+        if suite.validation_fraction > 0:
+            _all_have_some(dataset, validations, ordered.clients, "validation")
     return federate(
         dataset,
         ordered,
@@ -54,18 +66,109 @@ def divide(
         server=server,
         newcomers=suite.clients - suite.training_clients,
         tests=tests,
+        validations=validations,
         gather=gather,
     )
 
 
-def set_aside(suite: Suite, dataset: Dataset, seed: int) -> tuple[Indices, Indices]:
+def partitioned(
+    suite: Suite, hooks: HookCaller, dataset: Dataset, rest: Indices, server: Indices, seed: int
+) -> Partition:
+    """The partition of the samples that are left for clients.
+
+    Raises:
+        UserError: they cannot be divided so; says if the server has taken too many.
+    """
+    labels = dataset.labels.numpy()
+    domains = None if dataset.domains is None else dataset.domains.numpy()
+
+    def divided(rows: Indices) -> Partition:
+        own = None if domains is None else domains[rows]
+        return hooks.partition(labels[rows], own, suite.clients, rng(seed, "partition"))
+
+    try:
+        return divided(rest)
+    except UserError as error:
+        took = False
+        if len(server):
+            with suppress(UserError):
+                divided(np.union1d(rest, server))
+                took = True
+        if not took:
+            raise
+        raise UserError(
+            f"{error}; the server took {len(server)} samples before the clients got theirs:"
+            " --set suite.server_samples=0 leaves them to the clients"
+        ) from None
+
+
+def test_sets(
+    suite: Suite,
+    dataset: Dataset,
+    pool: Indices,
+    clients: Sequence[Indices],
+    is_fixed: bool,
+    seed: int,
+) -> list[Indices] | None:
+    """The test samples of each client; None = a share of its own."""
+    kinds = shared_test_sets.kinds(dataset)
+    if suite.test_set == "proportional":
+        return shared_test_sets.proportional(kinds, pool, clients, suite.test_samples, seed)
+    if suite.test_set == "labels":
+        if is_fixed:
+            return shared_test_sets.whole(kinds, _domains(dataset), pool, clients)
+        return shared_test_sets.by_labels(kinds, pool, clients)
+    if not len(pool):
+        return None
+    tests = dealt(kinds, _domains(dataset), pool, clients, seed, "test")
+    _all_have_some(dataset, tests, clients, "test")
+    return tests
+
+
+def _domains(dataset: Dataset) -> Indices:
+    """Domain of each sample, shape (m,); 0 where there are none."""
+    domains = torch.zeros(len(dataset.y)).long() if dataset.domains is None else dataset.domains
+    found: Indices = domains.numpy()
+    return found
+
+
+def _all_have_some(
+    dataset: Dataset, given: Sequence[Indices], clients: Sequence[Indices], part: str
+) -> None:
+    """Refuse clients that a fixed part has no sample for.
+
+    Raises:
+        UserError: there are such.
+    """
+    without = [client for client, rows in enumerate(given) if not len(rows)]
+    if not without:
+        return
+    first = without[0]
+    domain = int(_domains(dataset)[clients[first][0]])
+    who = f" ('{dataset.domain_names[domain]}')" if dataset.domain_names else ""
+    more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+    raise UserError(
+        f"the {part} part of {dataset.name} has no sample for client {first}{who}{more} of"
+        f" {len(given)}: expected one or more for each; use fewer clients, give each domain samples"
+        " in both parts, or mark no test part, so that suites draw one"
+    )
+
+
+def set_aside(
+    suite: Suite, dataset: Dataset, seed: int, fixed: FixedParts
+) -> tuple[Indices, Indices]:
     """Samples of the server, and of the pool of test samples; none where the suite has none.
 
-    Those of the server come from the test pool if there is one, else from all samples.
+    Those of the server come from the test pool if the suite has one, else from all samples; where
+    the data fix the test part, from the training part.
     """
     labels = dataset.labels.numpy()
     test_pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
-    if suite.test_set != "own":
+    if fixed.test is not None:
+        if suite.test_sizes:
+            raise UserError(f"test_sizes: none expected, as {dataset.name} fixes its test part")
+        test_pool, source = fixed.test, fixed.train
+    elif suite.test_set != "own":
         test_pool = shared_test_sets.test_pool(dataset, suite.test_fraction, seed, suite.test_sizes)
         source, share = test_pool, 0.25
     server = np.arange(0)

@@ -200,7 +200,12 @@ class SplitRule:
     validation_fraction: float
 
     def split(
-        self, client: int, owned: Indices, labels: Indices, test: Indices | None
+        self,
+        client: int,
+        owned: Indices,
+        labels: Indices,
+        test: Indices | None,
+        validation: Indices | None = None,
     ) -> dict[str, Indices]:
         """Samples of a client by the name of the split, stratified by label.
 
@@ -208,12 +213,13 @@ class SplitRule:
             owned: its samples, shape (m,).
             labels: of all samples.
             test: its test samples, which are not among its own; None = a share of these.
+            validation: its validation samples, likewise.
 
         Raises:
             UserError: they are too few.
         """
-        parts = ["training"] + ["validation"] * (self.validation_fraction > 0)
-        parts += ["test"] * (test is None)
+        validates = self.validation_fraction > 0 and validation is None
+        parts = ["training"] + ["validation"] * validates + ["test"] * (test is None)
         if len(owned) < len(parts):
             raise UserError(
                 f"client {client} has {len(owned)} samples: expected at least {len(parts)}"
@@ -223,6 +229,8 @@ class SplitRule:
         if test is None:
             keep, own = self._share(labels[owned], self.test_fraction, "test-split", client)
             rest, test = owned[keep], owned[own]
+        if validation is not None:
+            return {"train": rest, "validation": validation, "test": test}
         if self.validation_fraction > 0 and len(rest) < 2:
             raise UserError(
                 f"client {client} has {len(owned)} samples, {len(test)} of them test samples:"
@@ -247,6 +255,7 @@ def federate(
     server: Indices | None = None,
     newcomers: int = 0,
     tests: Sequence[Indices] | None = None,
+    validations: Sequence[Indices] | None = None,
     gather: Gather = gathered,
 ) -> Federation:
     """Split every client's samples, and copy what is visible and what is held out to two pools.
@@ -258,6 +267,7 @@ def federate(
         server: samples of the server, which no client has.
         newcomers: number of clients, the last ones, that do not take part in training.
         tests: test samples of each client, which no client trains on; None = a share of its own.
+        validations: validation samples of each client, likewise.
         gather: copies samples from the data set to a pool.
 
     Raises:
@@ -268,7 +278,13 @@ def federate(
         _refuse_shared(partition)
     labels = dataset.labels.numpy()
     split = [
-        rule.split(client, owned, labels, None if tests is None else tests[client])
+        rule.split(
+            client,
+            owned,
+            labels,
+            None if tests is None else tests[client],
+            None if validations is None else validations[client],
+        )
         for client, owned in enumerate(partition.clients)
     ]
     splits = {name: [one[name] for one in split] for name in ("train", "validation", "test")}

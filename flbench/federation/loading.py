@@ -91,6 +91,8 @@ def check(owner: str, dataset: Dataset) -> None:
         raise PluginError(
             f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
         )
+    if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
+        raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
     check_targets(owner, dataset)
 
 
@@ -108,7 +110,14 @@ def check_targets(owner: str, dataset: Dataset) -> None:
                 f" {tuple(x.shape[1:])}, such as masks or several labels: expected one class for"
                 " each sample, or of a text the tokens that follow"
             )
+        if not 0 <= int(x.min()) <= int(x.max()) < dataset.classes:
+            raise UserError(
+                f"{owner}: its tokens are {int(x.min())}..{int(x.max())}, expected"
+                f" 0..{dataset.classes - 1}, as its targets are"
+            )
         return
+    if x.dtype == torch.int64 and int(x.min()) < 0:
+        raise UserError(f"{owner}: a token is {int(x.min())}, expected whole numbers from 0")
     found = len(y.unique())
     if found == 1:
         raise UserError(f"{owner}: all of its samples have the same label: expected two or more")

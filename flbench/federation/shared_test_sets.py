@@ -85,6 +85,24 @@ def by_labels(kind: Indices, pool: Indices, clients: Sequence[Indices]) -> list[
     return tests
 
 
+def whole(
+    kind: Indices, domain: Indices, pool: Indices, clients: Sequence[Indices]
+) -> list[Indices]:
+    """As `by_labels`, and samples of kinds that nobody trains on go to all clients of their domain.
+
+    So no sample of a person's test part is left out, but those of domains that do not take part.
+
+    Raises:
+        UserError: the pool has no sample for some client.
+    """
+    is_new = ~np.isin(kind[pool], kind[np.concatenate(clients)])
+    tests = []
+    for client, rows in enumerate(clients):
+        own = np.isin(kind[pool], kind[rows]), np.isin(domain[pool], domain[rows])
+        tests.append(_not_empty(pool[np.where(is_new, own[1], own[0])], client))
+    return tests
+
+
 def proportional(
     kind: Indices, pool: Indices, clients: Sequence[Indices], samples: int, seed: int
 ) -> list[Indices]:

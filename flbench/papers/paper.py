@@ -195,7 +195,7 @@ def load_paper(name: str) -> Paper:
     """
     path = Path(name) if name.endswith(".toml") else Path(load_entry(find("papers", name)))
     try:
-        table = tomllib.loads(read_bounded(path, LARGEST).decode())
+        table = tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig"))
         return Paper.model_validate({"name": path.stem, **table})
     except ValidationError as error:
         problem = problem_text(*first_problem(error, table))

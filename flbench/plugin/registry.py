@@ -242,7 +242,7 @@ def _summary(entry: Entry) -> str:
         return ""
     settings = path.with_name(f"{entry.name}.toml")
     if entry.kind in ("suites", "papers") or (entry.kind == "studies" and settings.is_file()):
-        return str(tomllib.loads(settings.read_text(encoding="utf-8")).get("summary", ""))
+        return str(tomllib.loads(settings.read_text(encoding="utf-8-sig")).get("summary", ""))
     tree = source_inspection.tree(path)
     nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     found = next((node for node in nodes if node.name == entry.target()), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,38 @@ from flbench.core.parameters import checked
 from flbench.core.seeding import rng, seed_torch, torch_seed
 from flbench.errors import Undefined, UserError
 from flbench.plugin.isolation import produced
-from flbench.plugin.registry import find, load_entry
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import MethodStack
-from flbench.suite import Component, Suite
+from flbench.suite import Component, Suite, load_suite
+
+
+class LastPosition(nn.Module):
+    """A network of text that gives the logits after the last token alone, (b, T) -> (b, C).
+
+    Samples of tokens with one label each are so predicted by any network of text.
+
+    Args:
+        net: gives (b, T, V); what gives (b, V) stays as it is.
+        classes: C; logits of further tokens are left out.
+    """
+
+    def __init__(self, net: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.net, self.classes = net, classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits, shape (b, C)."""
+        logits: Tensor = self.net(x)
+        return (logits[:, -1] if logits.dim() == 3 else logits)[:, : self.classes]
 
 
 def build_network(
-    suite: Suite, shape: tuple[int, ...], classes: int, seed: int, index: int = 0
+    suite: Suite,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    index: int = 0,
+    tokens: int = 0,
 ) -> nn.Module:
     """The suite's network with the seed's initial weights, the same for every method.
 
@@ -30,8 +56,16 @@ def build_network(
         classes: number of labels.
         seed: of the run.
         index: above 0 it gives other weights of the same networks.
+        tokens: number of different tokens of samples with one label each (`LastPosition`).
     """
-    nets = [build_alone(model, shape, classes, seed, index) for model in suite.networks]
+    size = max(classes, tokens)
+    try:
+        nets = [build_alone(model, shape, size, seed, index) for model in suite.networks]
+    except UserError as error:
+        if not tokens or type(error) is not UserError:
+            raise
+        raise UserError(f"{error}{text_advice(shape)}") from None
+    nets = [LastPosition(net, classes) for net in nets] if tokens else nets
     return nets[0] if len(nets) == 1 else SeveralNetworks(nets, common_head=suite.common_head)
 
 
@@ -70,9 +104,65 @@ def refuse_other_samples(suite: Suite, net: nn.Module, sample: Tensor) -> None:
         except (RuntimeError, TypeError, ValueError) as error:
             numbers, tokens = "numbers (float32)", "tokens (whole numbers)"
             want, got = (numbers, tokens) if is_tokens else (tokens, numbers)
-            raise UserError(f"{model.name} expects samples of {want}, got {got}") from error
+            advice = text_advice(tuple(sample.shape[1:])) if is_tokens else ""
+            raise UserError(f"{model.name} expects samples of {want}, got {got}{advice}") from error
         finally:
             one.train(training)
+
+
+def text_advice(shape: tuple[int, ...]) -> str:
+    """What to type for samples of tokens: the networks that take them and their suites.
+
+    Args:
+        shape: of a sample.
+    """
+    suites, models = [], set()
+    for name in entries("suites"):
+        with suppress(Exception):  # a suite or network of somebody else's may not load
+            model = load_suite(name).model
+            net = build_alone(model, shape, 2, 0, 0)
+            if any(isinstance(part, nn.Embedding) for part in net.modules()):
+                suites.append(name)
+                models.add(model.name)
+    if not suites:
+        return ""
+    return (
+        f": tokens are taken by suites {', '.join(suites)}, or --set model={min(models)}; if they"
+        " are no tokens, save them as float32"
+    )
+
+
+def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classes: int) -> None:
+    """Refuse a network that gives something else than one number for each class.
+
+    Args:
+        net: the suite's network, on the CPU.
+        name: of the network.
+        x: a sample, shape (1, ...).
+        y: its label, shape (1,); for text shape (1, T).
+        classes: C, number of labels.
+
+    Raises:
+        UserError: it does.
+    """
+    modes = {part: part.training for part in net.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            found = net.eval()(x)
+    except Exception:  # the run says where
+        return
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    want = (*y.shape, classes)
+    if isinstance(found, Tensor) and tuple(found.shape) == want:
+        return
+    got = type(found).__name__
+    got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {got}"
+    raise UserError(
+        f"model '{name}': expected logits, a tensor of shape {want} for one sample, got {got}: let"
+        " its forward return the logits of every class alone"
+    )
 
 
 def draw_networks(suite: Suite, seed: int, names: Sequence[int]) -> Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flbench.core import client_memory
+from flbench.core.client_module import ClientModule, LocalWork
 from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
@@ -141,7 +142,7 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
             with streams_kept():
                 upload = run.executor.fit(start, stage, work, ctx.round)
             upload = logged_by_clients(run, stage, upload, logged)
-            refuse_divergence(upload, stage, ctx)
+            refuse_divergence(upload, stage, ctx, whose_loss(run, work))
             tell_of_idle_clients(run, stage, upload)
             if run.history.trained is not None:
                 run.history.trained += trained_epochs(run.executor, stage, upload)
@@ -410,14 +411,22 @@ def trained_epochs(executor: Sequential, stage: Stage, upload: Upload) -> float:
     return float((upload.model_steps / one).sum(dtype=torch.float64))
 
 
-def refuse_divergence(upload: Upload, stage: Stage, ctx: Context) -> None:
-    """Stop when a client's model is no longer finite."""
+def whose_loss(run: Run, work: LocalWork) -> str:
+    """The plugins whose loss, terms or training step the clients of a stage train with."""
+    module = run.executor.workspace.module
+    step = "" if type(module) is ClientModule else module.provided_by
+    return ", ".join(dict.fromkeys(filter(None, (work.provided_by, step))))
+
+
+def refuse_divergence(upload: Upload, stage: Stage, ctx: Context, whose: str = "") -> None:
+    """Stop when a client's model is no longer finite; `whose` says who provides the loss."""
     finite = finite_clients(upload.params)
     if not bool(finite.all()):
         lost = upload.ids[~finite].tolist()
         raise Diverged(
             f"round {ctx.round}: parameters of client {lost[0]} are not finite after stage"
             f" '{stage.label}' ({len(lost)} of {len(finite)} clients): lower local.lr"
+            + (f", or mend the loss of {whose}, if it is not finite at the start" if whose else "")
         )
 
 

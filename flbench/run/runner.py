@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.state import State
 from flbench.engine.processes.fabric import join_process_group
 from flbench.engine.processes.shared_samples import made_once
-from flbench.errors import MissingData, PluginError, Undefined
+from flbench.errors import MissingData, PluginError, Undefined, UserError
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
 from flbench.results.files import read_result, save_result, skip_path, write_atomically
@@ -109,10 +109,31 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
         return _compute(spec, load, first)
 
 
+def other_rounds(spec: RunSpec) -> tuple[Path, int] | None:
+    """The longest finished run that differs in the number of rounds alone, and its rounds."""
+    wanted = {**spec.suite.settings(), "rounds": None}
+    ended: list[tuple[int, Path]] = []
+    for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
+        with suppress(UserError):
+            found = read_result(path)
+            own = {key: found.suite.get(key) for key in wanted}
+            rounds = own.pop("rounds")
+            same = {**own, "rounds": None} == wanted
+            if same and found.method.params == spec.method.described.params:
+                ended.append((int(str(rounds)), path))
+    return max(ended)[::-1] if ended else None
+
+
 def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Result:
     """Do a run in its folder; `first` is the process that writes."""
     if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
+    if spec.resume and not generations(spec.checkpoint) and (ended := other_rounds(spec)):
+        path, rounds = ended
+        spec.say(
+            f"{spec.title}: --resume finds no checkpoint of {spec.suite.rounds} rounds and starts"
+            f" at round 1: the run of {rounds} rounds has ended and keeps none ({path})"
+        )
     try:
         run, state = prepare(spec, partial(load, spec.suite.dataset, spec.data_root))
         result = play(spec, run, state, spec.suite.rounds, spec.path)

@@ -18,6 +18,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
+from flbench.datasets.status import opens_argument, spread
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
 from flbench.engine.clock import SimulatedClock
@@ -52,6 +53,7 @@ from flbench.run.history import History
 from flbench.run.networks import build_network as build_network
 from flbench.run.networks import (
     draw_networks,
+    refuse_other_answers,
     refuse_other_samples,
     refuse_within_one_network,
 )
@@ -94,9 +96,11 @@ def prepare(
 
     def divided(gather: Gather) -> Federation:
         samples = dataset if isinstance(dataset, Dataset) else dataset()
-        return divide(spec.suite, hooks, samples, spec.seed, gather)
+        return divide(spec.suite, hooks, samples, spec.seed, gather, spec.say)
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
+    if opens_argument(spec.suite.dataset):
+        spec.say(described(federation))
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
     if len(owned) < wanted:
         spec.say(
@@ -114,6 +118,18 @@ def prepare(
     return run, state
 
 
+def described(federation: Federation) -> str:
+    """How many samples the clients have, and how many they are tested on."""
+    parts = [federation.visible.sizes("train"), federation.visible.sizes("validation")]
+    tests = federation.held_out.sizes("test")
+    sizes = torch.stack([*parts, tests]).sum(dim=0).tolist()
+    train, validation, test = (f"{int(part.sum()):,}" for part in (*parts, tests))
+    return (
+        f"{federation.clients} clients with {spread(sizes)} samples: {train} to train,"
+        f" {validation} to validate, {test} to test on"
+    )
+
+
 def build_executor(
     spec: RunSpec, hooks: HookCaller, federation: Federation, fabric: Fabric
 ) -> tuple[RunContext, str]:
@@ -125,7 +141,10 @@ def build_executor(
     shape = tuple(federation.visible.x.shape[1:])
     store = build_store(spec, fabric.device)
     ledger = CommunicationLedger(spec.suite.training_clients)
-    net = build_network(spec.suite, shape, federation.classes, spec.seed)
+    classes, tokens = federation.classes, vocabulary(federation)
+    build = partial(build_network, spec.suite, shape, classes, spec.seed)
+    build = partial(build, tokens=tokens) if tokens else build
+    net = build()
     refuse_other_samples(spec.suite, net, federation.visible.x[:1])
     leaks = spec.method.paper_leak
     seen = federation.with_test_as_validation() if leaks else federation
@@ -134,16 +153,28 @@ def build_executor(
     services = RunServices(ledger, spec.say, store, visible, clock, buffers=spec.suite.buffers)
     context = first_context(spec, federation, net, services)
     module = build_module(hooks, net, context)
+    if type(module) is ClientModule and not spec.suite.further_models:
+        pool, name = federation.visible, spec.suite.model.name
+        refuse_other_answers(net, name, pool.x[:1], pool.y[:1], classes)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
     services.executor = shared(choose_executor(spec, space, visible, store))
-    build = partial(build_network, spec.suite, shape, federation.classes, spec.seed)
     initial = space.row.clone()
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
+
+
+def vocabulary(federation: Federation) -> int:
+    """Number of tokens in samples with one label each; 0 for other samples."""
+    pools = [federation.visible, federation.held_out]
+    if federation.newcomers is not None:
+        pools += [federation.newcomers.visible, federation.newcomers.held_out]
+    if pools[0].x.is_floating_point() or pools[0].y.ndim > 1:
+        return 0
+    return max(int(pool.x.max()) + 1 for pool in pools)
 
 
 def build_store(spec: RunSpec, device: torch.device) -> RowStore:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +86,7 @@ def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
 
     The last cell runs without the data set: its clients have copies of their samples.
     """
-    from flbench.federation.loading import load_dataset
-
-    load = lru_cache(maxsize=1)(load_dataset)
+    load = lru_cache(maxsize=1)(partial(loaded, cells[0].spec.say if cells else print))
 
     def take(name: str, root: Path) -> Dataset:
         dataset = load(name, root)
@@ -97,6 +95,20 @@ def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
 
     for number, cell in enumerate(cells, start=1):
         yield cell, attempt(cell.spec, take if number == len(cells) else load)
+
+
+def loaded(say: Callable[[str], None], name: str, root: Path) -> Dataset:
+    """Load a data set; what is in a person's own files is said (`status.facts`)."""
+    from flbench.datasets.status import facts, opens_argument
+    from flbench.federation.loading import load_dataset
+
+    dataset = load_dataset(name, root)
+    if opens_argument(name):
+        shape = "x".join(map(str, dataset.x.shape[1:]))
+        say(f"{dataset.name}: {len(dataset.y):,} samples of {shape}")
+        for key, text in facts(dataset):
+            say(f"{key}: {text}" if key else text)
+    return dataset
 
 
 def on_cpu(accelerator: str) -> bool:

@@ -72,7 +72,7 @@ def read_grid(path: Path) -> Study:
         BadParameter: it is no TOML, or no grid.
     """
     try:
-        return Study.model_validate(tomllib.loads(read_bounded(path, LARGEST).decode()))
+        return Study.model_validate(tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig")))
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

@@ -144,6 +144,8 @@ def test_images_become_channels_first(stored: Any) -> None:
         ({"x": [[0.0], [1.0]], "label": [0.0, float("nan")]}, "", "no label in 1 of 2 rows"),
         ({"x": [[0.0], [1.0]], "label": ["a", "NA"]}, "", "no label in 1 of 2 rows"),
         ({"x": [[0.0], [1.0]], "label": [[0], [1]]}, "", "holds list in row 1"),
+        ({"age": [1.0, 2.0], "label": [0, 1]}, "", "as a table.*--dataset csv:mine.csv"),
+        ({"age": [1.0, 2.0], "label": [0, 1]}, "?x=age", "as a table.*--dataset csv:mine.csv"),
         ({"x": [[0.0], [1.0]], "label": [0.5, 0.7]}, "", "decimals such as 0.5"),
         ({"x": [[0.0], [1.0]], "label": [1, 1]}, "", "one label only, 1"),
         ({"x": [[0.0], [1.0]], "label": [0, 1], "w": [1, None]}, "?client=w", "no client in 1"),

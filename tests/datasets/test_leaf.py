@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from mentions import mention, mentions
+from toy import Play
 
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, MissingData, UserError
+from flbench.federation.build import divide
+from flbench.federation.fixed_parts import fixed_parts
 from flbench.federation.loading import load_dataset
+from flbench.plugin.hooks import HookCaller
+from flbench.suite import load_suite
 
 TRAIN = {"a": ([[0.0, 1.0, 0.5, 0.25]], [2]), "b": ([[1, 1, 1, 1], [0, 0, 0, 0]], [0, 1])}
 TEST = {"b": ([[0.5, 0.5, 0.5, 0.5]], [1])}
@@ -57,13 +65,118 @@ def test_numbers_become_images(tmp_path: Path) -> None:
         loaded(tmp_path, "@0")
 
 
-def test_texts_become_tokens_and_those_that_follow(tmp_path: Path) -> None:
-    """Characters "a" to "d" are 0 to 3: "abc" then "d" is 0 1 2 and 1 2 3."""
+def test_texts_become_tokens_whose_label_is_the_next_character(tmp_path: Path) -> None:
+    """Characters "a" to "d" are 0 to 3: "abc" then "d" is 0 1 2 and 3."""
     stored(tmp_path, "all_data", {"hamlet": (["abc", "bca"], ["d", "a"])})
     found = loaded(tmp_path)
     assert found.x.tolist() == [[0, 1, 2], [1, 2, 0]]
-    assert found.y.tolist() == [[1, 2, 3], [2, 0, 0]]
+    assert found.y.tolist() == [3, 0]
     assert (found.classes, found.x.dtype) == (4, torch.int64)
+
+
+WINDOW, LETTERS, LENGTH = 20, 10, 420
+
+
+def random_text(folder: Path) -> Dataset:
+    """Windows shifted by one of random letters, 3 users: no letter can be known beforehand."""
+    draw = np.random.default_rng(0)
+    texts = ["".join(map(chr, 97 + draw.integers(0, LETTERS, LENGTH))) for _ in range(3)]
+    places = range(LENGTH - WINDOW)
+    users = {
+        f"u{user}": ([t[i : i + WINDOW] for i in places], [t[i + WINDOW] for i in places])
+        for user, t in enumerate(texts)
+    }
+    stored(folder, "all_data", users)
+    return loaded(folder)
+
+
+def splits(data: Dataset, **changes: Any) -> dict[str, list[set[int]]]:
+    """Rows of each client by part, in a federation of one client per user."""
+    suite = load_suite("natural-writers", overrides={"clients": 3, "server_samples": 0, **changes})
+    hooks = HookCaller((suite.name, suite), (), ())
+    numbered = replace(data, x=torch.arange(len(data.y))[:, None].float(), gap=data.gap)
+    found = divide(suite, hooks, numbered, 0)
+    return {
+        name: [{int(pool.x[row, 0]) for row in rows} for rows in lists]
+        for pool in (found.visible, found.held_out)
+        for name, lists in pool.splits.items()
+    }
+
+
+def test_no_letter_of_a_test_window_is_in_a_training_window(tmp_path: Path) -> None:
+    """Windows i and j share no letter, labels included, where j - i > 20: 20 are left out."""
+    data = random_text(tmp_path)
+    assert data.gap == WINDOW
+    found = splits(data)
+    for train, validation, test in zip(
+        found["train"], found["validation"], found["test"], strict=True
+    ):
+        assert min(test) - max(validation) == min(validation) - max(train) == WINDOW + 1
+        assert len(test) == 100, "a quarter of 400"
+        assert len(validation) == 56, "a fifth of the 280 that are left"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_random_letters_are_not_predicted(play_toy: Play, tmp_path: Path) -> None:
+    """Right is at most 1 / 10; with all letters as labels, divided at random, it was .9."""
+    data = random_text(tmp_path)
+    local = {"epochs": 10, "batch_size": 16, "lr": 0.01, "optimizer": "adam"}
+    suite = load_suite(
+        "natural-writers",
+        overrides={"clients": 3, "participation": 1.0, "rounds": 2, "server_samples": 0,
+                   "local": local, "model": {"name": "gpt2", "layers": 1, "width": 32}},
+    )  # fmt: skip
+    after = play_toy("local-only", suite=suite, dataset=data).result
+    assert after.summary["accuracy_mean"] < 0.15
+    assert after.clients.test == [100] * 3, "one prediction for each window"
+    every = torch.cat([data.x[:, 1:], data.y[:, None]], dim=1)
+    pooled = replace(data, y=every, gap=None)
+    before = play_toy("local-only", suite=suite, dataset=pooled).result
+    assert (before.summary["accuracy_mean"] or 0) > 0.5
+
+
+def test_a_short_user_is_left_out_and_said(tmp_path: Path) -> None:
+    data = random_text(tmp_path)
+    short = torch.cat([torch.arange(400), torch.arange(400, 440), torch.arange(800, 1200)])
+    assert data.domains is not None
+    few = replace(data, x=data.x[short], y=data.y[short], domains=data.domains[short])
+    notes = fixed_parts(few, 0.25, 0.2).notes
+    assert mentions(notes, "1 of 3", "'u1'", WINDOW)
+    one = replace(few, x=few.x[400:440], y=few.y[400:440], domains=data.domains[400:440])
+    with pytest.raises(UserError, match=mention("'u1'", 40, WINDOW)):
+        fixed_parts(one, 0.25, 0.2)
+
+
+def test_numbers_of_users_are_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "all_data" / "a.json"
+    path.parent.mkdir()
+    data = {"7": {"x": [[0.0], [1.0]], "y": [0, 1]}, "8": {"x": [[0.5]], "y": [1]}}
+    path.write_text(json.dumps({"users": [7, 8], "num_samples": [2, 1], "user_data": data}))
+    assert loaded(tmp_path).domain_names == ("7", "8")
+
+
+def test_parts_of_other_users_say_what_to_type(tmp_path: Path) -> None:
+    stored(tmp_path, "train", {"a": ([[0.0], [1.0]], [0, 1])})
+    stored(tmp_path, "test", {"b": ([[0.5]], [1])})
+    with pytest.raises(UserError, match=mention("train/", "test/", "-t sample", "all_data/")):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "facts"),
+    [
+        (["cat_01.jpg", "dog_02.jpg"], ("'cat_01.jpg'", "images:FOLDER@SIZE")),
+        ([["1", "Mon", "NO_QUERY", "u", "hi all"]] * 2, ("Sent140", "npz:FILE")),
+        ([[["<BOS>", "hi", "<PAD>"]], [["a", "b", "c"]]], ("Reddit", "USER.txt", "text:FOLDER")),
+    ],
+)
+def test_data_sets_of_leaf_that_are_not_read(
+    tmp_path: Path, x: list[Any], facts: tuple[str, ...]
+) -> None:
+    stored(tmp_path, "all_data", {"u": (x, [0, 1])})
+    with pytest.raises(UserError, match=mention(*facts)):
+        loaded(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +187,7 @@ def test_texts_become_tokens_and_those_that_follow(tmp_path: Path) -> None:
         ({"a": ([1.0, 2.0], [0, 1])}, "lists of finite numbers"),
         ({"a": ([[1.0]], [0.5])}, "labels must be whole numbers"),
         ({"a": ([[1.0]], [-1])}, "labels must be whole numbers"),
-        ({"a": ([["x"]], [0])}, "samples must be numbers"),
+        ({"a": ([[None]], [0])}, "lists of finite numbers"),
         ({"a": (["abc", "ab"], ["d", "c"])}, "texts of one length"),
         ({"a": (["abc"], ["de"])}, "texts of one length"),
         ({"a": (["abc", [1.0]], ["d", "e"])}, "in all files"),

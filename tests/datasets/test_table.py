@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from mentions import mention, mentions
 
 from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
@@ -262,3 +264,41 @@ def test_values_between_semicolons(tmp_path: Path) -> None:
 def test_options_that_are_none(tmp_path: Path, option: str) -> None:
     with pytest.raises(UserError, match=option.strip("?").partition("=")[0]):
         loaded(tmp_path, "label,a\n0,1\n1,2\n", option)
+
+
+# --- order in time ------------------------------------------------------------------------------
+
+
+def test_rows_are_put_in_the_order_of_a_column_and_divided_by_time(tmp_path: Path) -> None:
+    """Written backwards; ages 0, 2, 4, ... are in the order of the days."""
+    rows = [f"{k % 2},2026-01-{k + 1:02d},{2 * k if k % 3 else 7}" for k in reversed(range(20))]
+    text = "\n".join(["label,day,age", *rows])
+    found = loaded(tmp_path, text, "?time=day&gap=2")
+    assert found.y.tolist() == [k % 2 for k in range(20)]
+    assert (found.gap, len(found.features)) == (2, 1)
+    assert mentions(found.notes, "order", "day")
+    assert loaded(tmp_path, text.replace("2026-01-", "1"), "?time=day").gap == 0
+    with pytest.raises(UserError, match=mention("'day'", "2026-11-28")):
+        loaded(tmp_path, text.replace("2026-01-", "day "), "?time=day")
+    with pytest.raises(UserError, match=mention("'day'", "row 20")):
+        loaded(tmp_path, text.replace("2026-01-01", ""), "?time=day")
+    for wrong in ("?gap=2", "?time=day&gap=x", "?time=month"):
+        with pytest.raises(UserError):
+            loaded(tmp_path, text, wrong)
+
+
+def test_windows_of_a_series_in_a_table_are_divided_by_time(tmp_path: Path) -> None:
+    """Four lags beside each other share values with up to three rows before them."""
+    series = np.random.default_rng(0).normal(size=40)
+    rows = [",".join(map(str, [int(series[k] > 0), *series[k - 4 : k]])) for k in range(4, 40)]
+    found = loaded(tmp_path, "\n".join(["label,l4,l3,l2,l1", *rows]))
+    assert found.gap == 3
+    assert mentions(found.notes, "windows", 3)
+
+
+def test_a_split_of_the_table_is_its_test_part_or_is_left_out(tmp_path: Path) -> None:
+    assert loaded(tmp_path, TABLE).keeps_test
+    other = loaded(tmp_path, TABLE, "?leave=split")
+    assert (other.test, other.notes) == (None, ("columns left out: split",))
+    with pytest.raises(UserError, match=mention("?leave=label")):
+        loaded(tmp_path, TABLE, "?leave=label")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from forked import typed
-from mentions import mention
+from mentions import mention, mentions
 from PIL import Image
 
 from flbench.core.dataset import Dataset
@@ -377,7 +377,7 @@ def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path:
     data = load_dataset(f"images:{tmp_path}@16", tmp_path)
     assert data.x.shape == (2, 1, 16, 16)
     for size in ("0", "big", "1025", "-4", ""):
-        with pytest.raises(BadParameter, match=f"SIZE is 1..1024 pixels, got '{size}'"):
+        with pytest.raises(BadParameter, match=mention("1..1024", f"'{size}'")):
             load_dataset(f"images:{tmp_path}@{size}", tmp_path)
     folder = tmp_path / "sized@8" / "mine"
     for name in ("a", "b"):
@@ -486,6 +486,44 @@ def test_label_swap_needs_four_labels(tmp_path: Path) -> None:
     path = stored(tmp_path / "mine.npz", **three)
     with pytest.raises(UserError, match="expects at least 4 labels, got 3"):
         load_dataset(f"label-swap:npz:{path}", tmp_path)
+
+
+# --- sizes, levels and order --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["...", "x", "16x16", "0", "-1", "9999", "SIZE", ""])
+@pytest.mark.parametrize("door", ["images", "leaf"])
+def test_a_size_that_is_none_says_what_to_type(tmp_path: Path, door: str, size: str) -> None:
+    with pytest.raises(BadParameter, match=mention("1..1024", f"'{size}'", f"{door}:mine@32")):
+        load_dataset(f"{door}:mine@{size}", tmp_path)
+
+
+def test_a_folder_may_have_the_sign_of_a_size_in_its_name(tmp_path: Path) -> None:
+    for label in "ab":
+        write(tmp_path / "me@home" / label / "one.png", 3)
+    assert through(tmp_path / "me@home", "images").x.shape == (2, 1, 6, 8)
+    assert load_dataset(f"images:{tmp_path}/me@home@4", tmp_path).x.shape == (2, 1, 4, 4)
+
+
+@pytest.mark.parametrize("most", [255, 1023, 4095, 65535])
+def test_the_largest_level_of_a_pgm_is_white(tmp_path: Path, most: int) -> None:
+    for label, level in (("a", 0), ("b", most)):
+        (tmp_path / label).mkdir()
+        kind = ">u2" if most > 255 else "u1"
+        head = f"P5\n3 2\n{most}\n".encode()
+        (tmp_path / label / "one.pgm").write_bytes(head + np.full(6, level, kind).tobytes())
+    assert through(tmp_path, "images").x.flatten(1).tolist() == [[-1.0] * 6, [1.0] * 6]
+
+
+def test_arrays_that_are_windows_of_a_series_are_divided_by_time(tmp_path: Path) -> None:
+    series = RNG.normal(size=60)
+    x = np.stack([series[k : k + 8] for k in range(50)])
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(50) % 2)
+    found = through(tmp_path / "mine.npz")
+    assert found.gap == 7
+    assert mentions(found.notes, "windows", 7)
+    assert through(stored(tmp_path / "other.npz")).gap is None
+    assert through(stored(tmp_path / "other.npz")).keeps_test
 
 
 # --- whole runs ---------------------------------------------------------------------------------

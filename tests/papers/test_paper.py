@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -534,3 +535,10 @@ def test_reproduce_limits_the_libraries_where_cells_are_to_be_portable(
     code, _, err = typed("reproduce", card, "--table", "1", "--workers", "1", "--portable")
     assert (code, limited) == (1, [True])
     assert "--portable: " in err
+
+
+def test_a_paper_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    plain = Path("benchmarks/papers/flis.toml")
+    marked = tmp_path / "flis.toml"
+    marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
+    assert load_paper(str(marked)) == load_paper("flis")

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from mentions import mention, mentions
 from torch import nn
-from toy import CLIENTS, WIDTH, Play, composition, refused, toy_dataset, toy_suite, watching
+from toy import (
+    CLIENTS,
+    WIDTH,
+    Play,
+    composition,
+    refused,
+    same_evaluations,
+    seeded,
+    toy_dataset,
+    toy_suite,
+    watching,
+)
 
 import flbench as fl
 from flbench.engine.options import EngineOptions
 from flbench.errors import Undefined, UserError
+from flbench.run import setup
 from flbench.run.composition import compose
-from flbench.run.networks import build_network, draw_networks, refuse_other_samples
+from flbench.run.networks import (
+    build_network,
+    draw_networks,
+    refuse_other_answers,
+    refuse_other_samples,
+)
 from flbench.testing import CHECKS
 from flbench.testing.check import MethodUnderTest
 from flbench.testing.small_run import SmallRun, run_small
+
+
+class Odd(nn.Module):
+    """A network whose answer is changed by a function."""
+
+    def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.change = nn.Linear(3, 4), change
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.change(self.layer(x))
+
 
 NARROW = {"name": "mlp", "hidden": 3}
 WIDE = {"name": "mlp", "hidden": 5}
@@ -438,3 +469,72 @@ def test_two_processes_agree() -> None:
     ends = in_process_group(end_in_process_group, 2, "lg-fedavg", {}, plain)
     expected = end_of_run(run_small(compose("lg-fedavg"), suite, engine=engine))
     assert ends == [expected, expected]
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda z: (z, z), "a tuple"),
+        (lambda z: {"logits": z}, "a dict"),
+        (lambda z: z[:, :3], "shape (1, 3)"),
+        (lambda z: z[:, 0], "shape (1,)"),
+    ],
+)
+def test_a_network_that_gives_no_logits_is_refused_before_a_run(
+    change: Callable[[torch.Tensor], Any], got: str
+) -> None:
+    net, x, y = Odd(change), torch.ones(1, 3), torch.zeros(1).long()
+    with pytest.raises(UserError, match=mention("'mine'", "logits", "(1, 4)", got)):
+        refuse_other_answers(net, "mine", x, y, 4)
+    assert net.training, "it is left as it was"
+    refuse_other_answers(Odd(lambda z: z), "mine", x, y, 4)
+
+
+def test_an_odd_network_in_a_run(play_toy: Play) -> None:
+    net = seeded(lambda: Odd(lambda z: (z, z)))
+    with (
+        patch.object(setup, "build_network", net),
+        pytest.raises(UserError, match=mention("'mlp'", "logits", "a tuple")),
+    ):
+        play_toy("fedavg")
+
+
+def test_tokens_with_one_label_each_are_predicted_after_the_last_one() -> None:
+    """Four tokens, three labels: the logits of all positions, of the last one the first three."""
+    suite = toy_suite(model={"name": "gpt2", "width": 4, "heads": 1})
+    last = build_network(suite, (5,), 3, 0, tokens=4)
+    every = build_network(suite, (5,), 4, 0)
+    x = torch.tensor([[0, 1, 2, 3, 0], [3, 3, 1, 0, 2]])
+    assert every(x).shape == (2, 5, 4)
+    assert torch.equal(last(x), every(x)[:, -1, :3])
+
+
+@pytest.mark.slow
+def test_tokens_with_one_label_each_in_a_run(play_toy: Play) -> None:
+    """The label is the last token, of more tokens than labels; the counts are of samples."""
+    x = torch.randint(0, 9, (72, 5), generator=torch.Generator().manual_seed(0))
+    data = fl.Dataset("tokens", x, x[:, -1] % 4, 4)
+    model = {"name": "gpt2", "width": 8, "heads": 1, "layers": 1}
+    local = {"epochs": 5, "batch_size": 8, "lr": 0.02, "optimizer": "adam"}
+    changes = {"model": model, "local": local, "rounds": 6, "partition": "iid"}
+    one, other = (
+        play_toy("fedavg", dataset=data, executor=executor, participation=1.0, **changes)
+        for executor in ("sequential", "vectorised")
+    )
+    assert sum(one.result.clients.test) == 18
+    assert (one.result.summary["accuracy_mean"] or 0) > 0.5
+    assert "perplexity" not in one.result.summary
+    same_evaluations(one, other)
+
+
+@pytest.mark.slow
+def test_tokens_name_the_suites_of_text() -> None:
+    tokens = torch.ones(1, 3, dtype=torch.int64)
+    facts = ("tokens", "nordic-text", "lora-text", "--set model=gpt2", "float32")
+    with pytest.raises(UserError, match=mention("mlp", *facts)):
+        refuse_other_samples(toy_suite(), build_network(toy_suite(), (3,), 4, 0), tokens)
+    with pytest.raises(UserError, match=mention("lenet5", "(3,)", *facts)):
+        build_network(toy_suite(model="lenet5"), (3,), 4, 0, tokens=9)

@@ -321,6 +321,27 @@ def test_a_test_loss_that_is_no_number_ends_the_run(play_toy: Play) -> None:
         play_toy("fedavg", dataset=far, test_set="labels")
 
 
+def test_a_loss_that_is_no_number_names_its_plugin(play_toy: Play) -> None:
+    """A lower rate does not help."""
+    lost = bad(batch_loss=lambda self: lambda batch: batch.logits.sum() * torch.nan)
+    with pytest.raises(Diverged, match=mention("round 1", "local.lr", "loss", "bad")):
+        play_toy(lost)
+
+
+def test_a_run_of_more_rounds_says_that_the_shorter_one_has_ended(tmp_path: Path) -> None:
+    said: list[str] = []
+    for rounds_ in (2, 3):
+        execute(job_of(tmp_path, rounds=rounds_), giving(toy_dataset()))
+    execute(job_of(tmp_path, rounds=3, method=compose("fedprox")), giving(toy_dataset()))
+    execute(replace(job_of(tmp_path, said, rounds=6), resume=True), giving(toy_dataset()))
+    ended = job_of(tmp_path, rounds=3).path
+    assert mentions(said, "--resume", "6 rounds", "round 1", "3 rounds", ended)
+    said.clear()
+    other = replace(job_of(tmp_path, said, rounds=6, test_fraction=0.5), resume=True)
+    execute(other, giving(toy_dataset()))
+    assert not mentions(said, "--resume"), "no run differs in the number of rounds alone"
+
+
 @pytest.mark.slow
 def test_the_total_holds_all_parts_also_after_a_resume(play_toy: Play, tmp_path: Path) -> None:
     whole = play_toy("fedavg", rounds=4)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mentions import mentions
 from toy import composition, toy_dataset, toy_suite
 
 from flbench import ClientModule, hookimpl
@@ -88,3 +89,25 @@ class Stopped:
 def test_an_interruption_of_c_code_stops_a_cell(tmp_path: Path) -> None:
     with pytest.raises(CellInterrupted):
         attempt(in_lanes(composition(("odd", Stopped())), 0, tmp_path), load)
+
+
+def test_what_is_in_a_persons_files_is_said_once_before_the_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = replace(in_lanes(compose("fedavg"), 0, tmp_path), say=said.append)
+    suite = spec.suite.model_copy(update={"dataset": "csv:mine.csv", "rounds": 1})
+    request: Any = None
+    cells = [Cell(request, replace(spec, suite=suite, seed=seed)) for seed in (0, 1)]
+    assert [outcome.what for _, outcome in run_cells(cells)] == [DONE, DONE]
+    assert sum(mentions(line, "72 samples of 3") for line in said) == 1
+    assert mentions(said[1], "labels", "0 18", "1 18")
+    clients = [line for line in said if mentions(line, "6 clients", "least 12", "most 12")]
+    assert len(clients) == 2
+    assert mentions(clients, "18 to test on")
+
+
+def test_nothing_is_said_of_built_in_data(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = replace(in_lanes(compose("fedavg"), 0, tmp_path), say=said.append)
+    request: Any = None
+    assert [found.what for _, found in run_cells([Cell(request, spec)])] == [DONE]
+    assert said == []
