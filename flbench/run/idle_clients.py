@@ -11,7 +11,7 @@ from torch import Tensor
 from flbench.core.state import Stage, Upload
 from flbench.engine.batches import steps
 from flbench.engine.workspace import Workspace
-from flbench.errors import UserError
+from flbench.errors import Undefined
 
 
 def of_sizes(space: Workspace, owned: Tensor) -> int:
@@ -44,7 +44,7 @@ def told(idle: int, clients: int, stage: str, space: Workspace) -> str:
     """What to say of clients that make no step; "" where all make one.
 
     Raises:
-        UserError: they are more than half of the clients.
+        Undefined: they are more than half of the clients.
     """
     if not idle:
         return ""
@@ -59,5 +59,5 @@ def told(idle: int, clients: int, stage: str, space: Workspace) -> str:
         " fewer clients, or more samples for each"
     )
     if 2 * idle > clients:
-        raise UserError(text)
+        raise Undefined(text)
     return text

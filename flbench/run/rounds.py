@@ -185,7 +185,7 @@ def tell_of_idle_clients(run: Run, stage: Stage, upload: Upload) -> None:
     """Tell once in a run of clients that were to train in a stage and made no step.
 
     Raises:
-        UserError: they are more than half of its clients.
+        Undefined: they are more than half of its clients.
     """
     idle, told = idle_clients.of_upload(stage, upload), run.services.told
     if stage.label in told:

@@ -209,7 +209,7 @@ def tell_of_idle_clients(spec: RunSpec, space: Workspace, owned: Tensor) -> None
     """Tell of clients that never make a step; `owned` as in `tell_of_few_samples`.
 
     Raises:
-        UserError: most of them make none.
+        Undefined: most of them make none.
     """
     if text := idle_clients.told(idle_clients.of_sizes(space, owned), len(owned), "train", space):
         spec.say(text)
