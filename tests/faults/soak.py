@@ -52,7 +52,7 @@ class Soak:
 
 
 LONG_RUN = ("--rounds", "5000")
-SWEEP = ("sweep", "-p", METHODS, *SETTINGS, "--rounds", "2")
+SWEEP = ("sweep", "--workers", "1", "-p", METHODS, *SETTINGS, "--rounds", "2")
 SOAKS: dict[str, Soak] = {
     "a run of fedavg": Soak("rounds", ("run", "-p", "fedavg", *LONG_RUN), 5000),
     "a run of pfedlia": Soak("rounds", ("run", "-p", "pfedlia", *SETTINGS, *LONG_RUN), 5000),
