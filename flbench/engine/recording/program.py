@@ -10,6 +10,7 @@ or looks at a value, cannot be recorded. The same holds for a pass of evaluation
 
 from __future__ import annotations
 
+import linecache
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ class LaneProgram:
         self._constants = _as_arguments(graph, constants)
         for node in graph.nodes:
             node.meta.clear()  # it holds the tensors of the recordings
-        self._run = fx.GraphModule({}, graph).forward
+        self._run = _compiled(graph)
 
     @torch.no_grad()
     def __call__(self, lanes: int, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -278,6 +279,18 @@ def _declared(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     given = {**dict(zip([one.name for one in parameters], args, strict=False)), **kwargs}
     marked = [one.name for one in parameters if one.alias_info and one.alias_info.is_write]
     return tensors({name: given[name] for name in marked if name in given})
+
+
+def _compiled(graph: fx.Graph) -> Callable[..., Any]:
+    """The Python function of a graph, without the copies of its source that torch keeps for ever.
+
+    These are for tracebacks: 15 to 40 kB for each step that a run records.
+    """
+    run: Callable[..., Any] = fx.GraphModule({}, graph).forward
+    source = run.__code__.co_filename
+    linecache.cache.pop(source, None)
+    fx.graph_module._loader.eval_cache.pop(source, None)
+    return run
 
 
 def _writes(graph: fx.Graph) -> bool:

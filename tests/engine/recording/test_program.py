@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.func import grad_and_value, vmap
 from torch.nn import functional as F
 
@@ -228,3 +229,13 @@ def test_so_many_shapes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(USES):
             programs(function, [w, x[:, :samples], y[:, :samples]], {})
     assert len(programs.known) == 2
+
+
+def test_torch_keeps_nothing_of_a_program() -> None:
+    """A sweep records thousands of steps; torch keeps the source of each graph for tracebacks."""
+    kept = fx.graph_module._loader.eval_cache, linecache.cache
+    before = [set(one) for one in kept]
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.neg, (graph.placeholder("x"),)))
+    assert lane_program._compiled(graph)(torch.ones(2)).tolist() == [-1.0, -1.0]
+    assert [set(one) for one in kept] == before
