@@ -27,8 +27,8 @@ COUNTED = 0.005
 """Relative difference of a counted number that remainders of splits may make."""
 SPLIT = ("validation_fraction", "test_fraction")
 """Settings of which the share that is trained on is made."""
-Value = int | float | str | None
-Place = tuple[str, str]
+StatedValue = int | float | str | None
+SuiteOnData = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Departure:
     """
 
     stated: Stated
-    here: dict[str, list[Place]]
+    here: dict[str, list[SuiteOnData]]
 
 
 def departures(
@@ -57,7 +57,7 @@ def departures(
     """
     from flbench.run.composition import load_method
 
-    rows: dict[tuple[str, Value], Departure] = {}
+    rows: dict[tuple[str, StatedValue], Departure] = {}
     load = cache(load_method)
     for place, numbers in by_part(found).items():
         if place[1] not in scale.on:
@@ -76,7 +76,9 @@ def departures(
     return sorted(rows.values(), key=lambda one: place_of.get(one.stated.what, len(order)))
 
 
-def _stated_of(paper: Paper, table: PaperTable, scale: Scale, place: Place) -> Iterator[Stated]:
+def _stated_of(
+    paper: Paper, table: PaperTable, scale: Scale, place: SuiteOnData
+) -> Iterator[Stated]:
     """What the protocol says of a suite on a data set, and settings of the scale that it lacks."""
     own = [one for one in (*paper.protocol, *table.protocol) if one.about(*place)]
     yield from own
@@ -105,7 +107,7 @@ def _samples(known: Mapping[str, Stated]) -> Stated | None:
     return Stated(what="samples", value=images * share / clients, source=source, where=where)
 
 
-def _settings(scale: Scale, place: Place) -> dict[str, Value]:
+def _settings(scale: Scale, place: SuiteOnData) -> dict[str, StatedValue]:
     """The settings of a scale on a data set; those of suites by their full names."""
     given = {**scale.settings, **scale.on.get(place[1], {})}
     return {suite_field(key) or key: value for key, value in given.items()}
@@ -117,7 +119,7 @@ class _Setting:
 
     table: PaperTable
     scale: Scale
-    settings: Mapping[str, Value]
+    settings: Mapping[str, StatedValue]
     suite: Suite
     result: Result | None
     load: Callable[[str], LoadedMethod]
@@ -127,7 +129,7 @@ class _Setting:
         cls,
         table: PaperTable,
         scale: Scale,
-        place: Place,
+        place: SuiteOnData,
         result: Result | None,
         load: Callable[[str], LoadedMethod],
     ) -> _Setting:
@@ -135,7 +137,7 @@ class _Setting:
         overrides = {key: value for key, value in settings.items() if suite_field(key)}
         return cls(table, scale, settings, load_suite(*place, overrides), result, load)
 
-    def value(self, what: str) -> Value:
+    def value(self, what: str) -> StatedValue:
         """Our value; None where the scale has none, or it is counted and nothing was run."""
         if what == "seeds":
             return self.scale.seeds
@@ -169,7 +171,7 @@ def counted(what: str, suite: Suite, result: Result) -> float:
     return train + sum(clients.validation) + (suite.test_set == "own") * sum(clients.test)
 
 
-def field_value(suite: Suite, what: str) -> Value:
+def field_value(suite: Suite, what: str) -> StatedValue:
     """A field of a suite by its name in `--set`; of a component without a field its name.
 
     Weights that are not given are random ones.
@@ -184,12 +186,12 @@ def field_value(suite: Suite, what: str) -> Value:
     return _plain(getattr(value, "name", value))
 
 
-def _plain(value: object) -> Value:
+def _plain(value: object) -> StatedValue:
     """A value that a protocol can state."""
     return value if isinstance(value, (int, float, str)) else None if value is None else str(value)
 
 
-def same(stated: Stated, ours: Value) -> bool:
+def same(stated: Stated, ours: StatedValue) -> bool:
     """Whether our value is the paper's; never where it gives none."""
     if isinstance(stated.value, (int, float)) and isinstance(ours, (int, float)):
         may_differ = COUNTED if stated.what in ("images", "samples") else 1e-9
@@ -197,7 +199,7 @@ def same(stated: Stated, ours: Value) -> bool:
     return stated.value == ours
 
 
-def text(value: Value) -> str:
+def text(value: StatedValue) -> str:
     """A value on a page.
 
     Example:
@@ -209,7 +211,7 @@ def text(value: Value) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
-def cells(one: Departure, places: Sequence[Place]) -> tuple[str, str, str, str]:
+def cells(one: Departure, places: Sequence[SuiteOnData]) -> tuple[str, str, str, str]:
     """A row of a table: what, what the paper has, where it stands, and what is had here.
 
     Args:
@@ -225,7 +227,7 @@ def cells(one: Departure, places: Sequence[Place]) -> tuple[str, str, str, str]:
     return what, "not given" if value is None else text(value), source, here
 
 
-def _named(at: Sequence[Place], places: Sequence[Place]) -> str:
+def _named(at: Sequence[SuiteOnData], places: Sequence[SuiteOnData]) -> str:
     """Suites and data sets in few words: a data set alone if all its suites are meant."""
     names = []
     for suite, dataset in at:

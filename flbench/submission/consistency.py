@@ -152,12 +152,16 @@ def _may_lack(result: Result, field: str) -> bool:
     return field in YOUNGER.get(result.schema_version, ())
 
 
+ASKED_FOR = {"suite_plugins": "plugins", "summary.seconds_to_final": "clock"}
+"""Younger fields that results have only where their suite has a field."""
+
+
 def younger(result: Result) -> Iterator[str]:
     """Fields that a result lacks though runs have them since, as files of its version may."""
     for field in sorted(YOUNGER[SCHEMA]):
         part, _, name = field.partition(".")
         there = getattr(result, part)
-        needed = field != "suite_plugins" or bool(result.suite.get("plugins"))
+        needed = field not in ASKED_FOR or bool(result.suite.get(ASKED_FOR[field]))
         if needed and (there is None or (name and name not in there)):
             yield field
 

@@ -128,6 +128,7 @@ MEASURED |= {
     "bytes",
     "energy",
     "notes",
+    "own",
     "warnings",
     "seconds",
     "source_changes",
