@@ -19,7 +19,7 @@ from flbench.results.difference import relative_distance
 from flbench.results.marks import EQUAL, KINDS, How
 from flbench.results.schema import YOUNGER, Change, Clients, Result
 from flbench.submission.comparison import COMPARERS, Deviation, Part, compare, mark_of
-from flbench.submission.consistency import faults, recount
+from flbench.submission.consistency import ASKED_FOR, faults, recount
 from flbench.submission.verification import COMPUTED_BY, TOLERANCE, computed_otherwise
 
 NOT_COMPARED = {"digest", "schema_version", "status", "seconds", "energy", "environment"}
@@ -443,7 +443,7 @@ def test_what_every_file_of_its_version_has_is_needed(field: str, result: Result
 def test_what_its_version_did_not_have_yet_is_said_not_to_be_judged(result: Result) -> None:
     def older(table: dict[str, Any]) -> None:
         table["schema_version"] = 2
-        for field in YOUNGER[2] - {"suite_plugins", "scores", "clients.labels", "reads"}:
+        for field in YOUNGER[2] - {"scores", "clients.labels", "reads"} - ASKED_FOR.keys():
             without(field)(table)
         table["clients"]["labels"] = None
         del table["scores"], table["reads"]
