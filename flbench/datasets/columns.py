@@ -20,31 +20,40 @@ from flbench.errors import UserError
 
 MISSING = frozenset(
     (
-        *("", "?", "-", "--", ".", "#n/a", "#na", "<na>", "n/a", "na", "nan", "-nan", "nat", "nil"),
-        *("none", "null", "missing", "#value!", "#div/0!", "#ref!", "#null!"),
+        *("", "?", "-", "--", ".", "#n/a", "#na", "<na>", "n/a", "na", "nan", "-nan", "nat"),
+        *("null", "#value!", "#div/0!", "#ref!", "#null!"),
     )
 )
-"""Texts that say that there is no value, in small letters."""
+"""Texts that say that there is no value, in small letters; and `None`, as Python writes it.
+
+Words of a language are categories: `none`, `missing`, `unknown`.
+"""
 BY_CHANCE = 8
 """Rows from which an order, or values that are all different, are none of chance: 2 / 8! = 5e-5."""
 ROUNDING = 1e-12
 """A deviation below this share of the largest value comes from rounding."""
 MEANT_AS_NUMBER = re.compile(r"[-+]?[$€£]?\s?[\d.,' ]*\d[.,]?\s?[%$€£]?")
 """A number as people write it: with a decimal comma, thousands, per cent or a currency."""
-ID_WORDS = ("id", "ids", "idx", "index", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
+ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
 """Last words of the names of columns that say which row or whose row it is."""
+INDEX_WORDS = ("index", "idx")
+"""The same of a row; but a `body_mass_index` is measured."""
+ROW_WORDS = ("", "row", "sample", "record", "case", "data", "df", "level", "unnamed")
+"""What may stand before INDEX_WORDS in such a name."""
 
 
 def is_missing(value: object) -> bool:
     """Whether a value says that there is none.
 
     Example:
-        >>> [is_missing(one) for one in (None, " NA ", float("nan"), "?", 0, "no")]
+        >>> [is_missing(one) for one in (None, " NA ", float("nan"), "None", "none", 0)]
         [True, True, True, True, False, False]
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return True
-    return isinstance(value, str) and value.strip().lower() in MISSING
+    if not isinstance(value, str):
+        return False
+    return value.strip() == "None" or value.strip().lower() in MISSING
 
 
 def as_number(value: object) -> float | None:
@@ -159,11 +168,12 @@ def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] =
     column of groups), or if its values are all different and sorted, or texts all different.
 
     Example:
-        >>> id_of("patient_id", ["7", "3"]), id_of("age", ["7", "3"])
-        ('its name says that it is an id', '')
+        >>> [bool(id_of(name, ["7", "3"])) for name in ("patient_id", "index", "body_mass_index")]
+        [True, True, False]
     """
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
-    if words and words[-1] in ID_WORDS:
+    last, before = (words or [""])[-1], (["", *words])[-2]
+    if last in ID_WORDS or (last in INDEX_WORDS and before in ROW_WORDS):
         return "its name says that it is an id"
     rows = [row for row, value in enumerate(values) if not is_missing(value)]
     known = [values[row] for row in rows]

@@ -35,8 +35,8 @@ class RunServices:
     until then, `samples` are what the executor will hold.
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
-    `timed` measures wall time; `simulated_clock` is that of the suite, or None. `told` are the
-    stages of which it was said that clients make no step.
+    `timed` measures wall time; `simulated_clock` is that of the suite, or None. `idle_stages` are
+    those of which it was said that clients make no step.
     """
 
     ledger: CommunicationLedger
@@ -51,7 +51,7 @@ class RunServices:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: dict[str, Plain] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    idle_stages: set[str] = field(default_factory=set)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

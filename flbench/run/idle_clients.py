@@ -40,7 +40,7 @@ def of_upload(stage: Stage, upload: Upload) -> int:
     return sum(step == 0 and it for step, it in zip(upload.steps.tolist(), asked, strict=True))
 
 
-def told(idle: int, clients: int, stage: str, space: Workspace) -> str:
+def message(idle: int, clients: int, stage: str, space: Workspace) -> str:
     """What to say of clients that make no step; "" where all make one.
 
     Raises:
@@ -48,15 +48,16 @@ def told(idle: int, clients: int, stage: str, space: Workspace) -> str:
     """
     if not idle:
         return ""
-    why = "each epoch of theirs has no whole step"
-    if space.has_batchnorm:
-        why = "BatchNorm cannot take their only batch, of one sample"
+    why, remedy = "their epochs hold no whole step", "more epochs"
     if (batches := space.module.batches_per_step) > 1:
         why = f"a step takes {batches} batches, and they have fewer"
+        remedy = f"--set suite.local.batch_size={max(1, space.module.local.batch_size // 2)}"
+    elif space.has_batchnorm:
+        why = f"{why}, as BatchNorm cannot take a batch of one sample"
+        remedy = "a network without BatchNorm"
     text = (
         f"{idle} of {clients} clients make no training step in stage '{stage}' and stay as they"
-        f" are: {why}; --set suite.local.batch_size={max(1, space.module.local.batch_size // 2)},"
-        " fewer clients, or more samples for each"
+        f" are: {why}; take {remedy}, fewer clients, or more samples for each"
     )
     if 2 * idle > clients:
         raise Undefined(text)

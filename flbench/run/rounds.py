@@ -187,12 +187,12 @@ def tell_of_idle_clients(run: Run, stage: Stage, upload: Upload) -> None:
     Raises:
         Undefined: they are more than half of its clients.
     """
-    idle, told = idle_clients.of_upload(stage, upload), run.services.told
-    if stage.label in told:
+    idle, named = idle_clients.of_upload(stage, upload), run.services.idle_stages
+    if stage.label in named:
         return
-    text = idle_clients.told(idle, len(upload.ids), stage.label, run.executor.workspace)
+    text = idle_clients.message(idle, len(upload.ids), stage.label, run.executor.workspace)
     if text:
-        told.add(stage.label)
+        named.add(stage.label)
         run.services.say(text)
 
 

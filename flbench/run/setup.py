@@ -211,7 +211,8 @@ def tell_of_idle_clients(spec: RunSpec, space: Workspace, owned: Tensor) -> None
     Raises:
         Undefined: most of them make none.
     """
-    if text := idle_clients.told(idle_clients.of_sizes(space, owned), len(owned), "train", space):
+    idle = idle_clients.of_sizes(space, owned)
+    if text := idle_clients.message(idle, len(owned), "train", space):
         spec.say(text)
 
 

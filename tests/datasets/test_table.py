@@ -121,6 +121,26 @@ def test_what_only_says_which_row_it_is_is_no_feature(
         loaded(tmp_path, rows_of(head, *columns))
 
 
+@pytest.mark.parametrize("name", ["body_mass_index", "refractiveIndex", "paid", "humid", "valid"])
+def test_what_is_measured_is_a_feature(tmp_path: Path, name: str) -> None:
+    assert loaded(tmp_path, rows_of(name, PURE_NOISE)).features == (f"{name} (numbers)",)
+
+
+@pytest.mark.parametrize("name", ["index", "row_index", "sampleIdx", "Unnamed: 0 index", "ID"])
+def test_names_of_rows_are_no_features(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=mention(name, "leave", "use")):
+        loaded(tmp_path, rows_of(f"{name},a", PURE_NOISE, PURE_NOISE))
+
+
+@pytest.mark.parametrize("word", ["none", "missing", "unknown", "no", "nil"])
+def test_words_of_a_language_are_categories(tmp_path: Path, word: str) -> None:
+    """How much somebody drinks may be none; so may a label."""
+    text = f"label,a\n{word},high\nill,{word}\n{word},high\n"
+    found = loaded(tmp_path, text)
+    assert found.label_names == tuple(sorted(("ill", word)))
+    assert found.features == ("a (2 texts)",)
+
+
 def test_columns_are_left_out_or_kept_where_one_says_so(tmp_path: Path) -> None:
     text = rows_of("nr,a", COUNTED, PURE_NOISE)
     without = loaded(tmp_path, text, "?leave=nr")

@@ -14,7 +14,7 @@ from flbench.core.client_module import ClientModule
 from flbench.core.hookspecs import hookimpl
 from flbench.core.state import Stage
 from flbench.errors import UserError
-from flbench.run.idle_clients import of_sizes, told
+from flbench.run.idle_clients import message, of_sizes
 
 
 def normed() -> nn.Module:
@@ -81,9 +81,9 @@ def test_the_clients_that_are_idle_are_counted(play_toy: Play) -> None:
     """In batches of four: 5 and 9 samples leave one over, 1 sample leaves none to train on."""
     space = play_toy("fedavg", net=normed, local={"batch_size": 4}).run.executor.workspace
     assert of_sizes(space, torch.tensor([1, 5, 9, 4, 1])) == 2
-    assert "2 of 5 clients make no training step in stage 'train'" in told(2, 5, "train", space)
-    assert told(0, 5, "train", space) == ""
+    assert "2 of 5 clients make no training step in stage 'train'" in message(2, 5, "train", space)
+    assert message(0, 5, "train", space) == ""
     with pytest.raises(UserError, match="3 of 5 clients"):
-        told(3, 5, "train", space)
+        message(3, 5, "train", space)
     plain = play_toy("fedavg", local={"batch_size": 4}).run.executor.workspace
     assert of_sizes(plain, torch.tensor([1, 5, 9, 4, 1])) == 0
