@@ -232,9 +232,8 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
         found.append(("labels", _some(shown)))
     if data.domains is not None:
         sizes = torch.bincount(data.domains)
-        found.append(("domains", f"{len(sizes):,}: {spread(sizes.tolist())} samples"))
-        if data.domain_names:
-            found.append(("", _some(data.domain_names)))
+        names = f": {_some(data.domain_names)}" if data.domain_names else ""
+        found.append(("domains", f"{len(sizes):,}, {spread(sizes.tolist())} samples{names}"))
     if data.features:
         found.append(("features", _some(data.features)))
     if not data.x.is_floating_point():
