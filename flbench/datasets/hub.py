@@ -24,8 +24,7 @@ from flbench.datasets.columns import classes_of, groups_of
 from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
-from flbench.datasets.windows import gap_of
-from flbench.datasets.windows import told as windows_told
+from flbench.datasets.windows import gap_of, overlap_notes
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 
@@ -75,8 +74,8 @@ def hub(root: Path, argument: str) -> Dataset:
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
     samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
-    told = [value for part in parts for value in part[label]]
-    y, labels = classes_of(Path(name), label, named_labels(parts[0], label, told))
+    labelled = [value for part in parts for value in part[label]]
+    y, labels = classes_of(Path(name), label, named_labels(parts[0], label, labelled))
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()
     if client is not None:
@@ -85,7 +84,7 @@ def hub(root: Path, argument: str) -> Dataset:
     sizes = sum(len(splits[split]) for split in train)
     owned = torch.zeros(len(y)).long() if domains is None else domains
     gap = gap_of(samples.numpy(), owned.numpy()) if samples.ndim < 4 else None
-    notes += [] if gap is None else [windows_told(gap)]
+    notes += overlap_notes(gap)
     test = torch.arange(len(y)) >= sizes if tested else None
     return Dataset(
         f"hub:{argument}", samples, y, len(labels), domains, test,

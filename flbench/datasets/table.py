@@ -45,7 +45,7 @@ from flbench.datasets.columns import (
 )
 from flbench.datasets.files import damaged
 from flbench.datasets.parts import parts_of, words_for_parts
-from flbench.datasets.windows import gap_of, told
+from flbench.datasets.windows import gap_of, overlap_notes
 from flbench.errors import BadParameter, MissingData
 from flbench.results.files import read_bounded, user_path
 
@@ -113,7 +113,7 @@ def table(root: Path, argument: str) -> Dataset:
     raw = [numbers_of(values) for values in features.values()]
     if gap is None and all(one is not None for one in raw):
         gap = gap_of(np.array(raw).T, owners)
-        notes += [] if gap is None else [told(gap)]
+        notes += overlap_notes(gap)
     parts, kinds = [], []
     for name, values in features.items():
         text = name in listed(options, "text")

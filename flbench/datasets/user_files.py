@@ -24,7 +24,7 @@ from flbench.datasets.files import (
     scaled,
     whole_numbers,
 )
-from flbench.datasets.windows import gap_of, told
+from flbench.datasets.windows import gap_of, overlap_notes
 from flbench.results.files import user_path
 
 ABOUT = {
@@ -48,7 +48,7 @@ def npz(root: Path, argument: str) -> Dataset:
     gap = gap_of(x.numpy(), owners.numpy()) if x.ndim < 4 else None
     return Dataset(
         f"npz:{argument}", x, y, int(y.max()) + 1, domains, test,
-        notes=() if gap is None else (told(gap),), keeps_test=True, gap=gap,
+        notes=tuple(overlap_notes(gap)), keeps_test=True, gap=gap,
     )  # fmt: skip
 
 

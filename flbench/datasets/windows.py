@@ -53,9 +53,11 @@ def _step(first: npt.NDArray[np.generic], second: npt.NDArray[np.generic]) -> in
     return None
 
 
-def told(gap: int) -> str:
-    """What to say of windows that were found."""
-    return (
+def overlap_notes(gap: int | None) -> list[str]:
+    """What to say of windows that overlap, if any were found (`gap_of`)."""
+    if gap is None:
+        return []
+    return [
         f"its samples are windows of a sequence that overlap: parts are divided by time, with {gap}"
         " samples left out between them"
-    )
+    ]

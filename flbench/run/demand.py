@@ -45,17 +45,17 @@ def refuse_too_large(run: Run) -> None:
         hours, free = group.broadcast_object((hours_of(needs, ctx), free_bytes(run)))
         size = 4 * needs.scalars
         known = "" if free is None else f", of which {free / 1e9:.3g} GB are free"
-        told = (
+        text = (
             f"{plugin} needs {size / 1e9:.3g} GB of memory{known}, and {hours:.3g} hours beside"
             f" local training (at most {LONGEST:g}), with {ctx.clients} models of"
             f" {ctx.layout.width} scalars"
         )
         if (free is not None and size > free) or hours > LONGEST:
             raise Undefined(
-                f"{told}: lower clients, participation or rounds, or take a smaller network"
+                f"{text}: lower clients, participation or rounds, or take a smaller network"
             )
         if hours > LONG:
-            run.services.say(told)
+            run.services.say(text)
 
 
 def free_bytes(run: Run) -> int | None:

@@ -83,9 +83,9 @@ class CountingContext(RunContext):
         self.counter.add(direction, int(each.sum()), bits)
         ends = set(clients[each > 0].tolist())
         if direction in ("up", "client-edge"):
-            self.counter.told |= ends
+            self.counter.senders |= ends
         elif direction == "peer":  # the ledger knows the receivers
-            self.counter.told |= set(range(self.clients))
+            self.counter.senders |= set(range(self.clients))
         if direction in ("down", "peer", "client-edge"):
             self.counter.counted |= ends
         super().send(direction, clients, item, scalars, bits)
@@ -146,7 +146,7 @@ class TrafficCounter:
         first: the state before round 1.
         read: clients whose samples were read, or losses on them.
         shadows: what clients did not send, with two kinds of other numbers.
-        told: clients that sent something beside the upload in this round.
+        senders: clients that sent something beside the upload in this round.
         waiting: client -> what of this round depends for others on what it has.
         foreign: client with a row of its own -> scalars of it that depend on uploads of other
             clients and that this client has not received yet, shape (W,), bool.
@@ -168,7 +168,7 @@ class TrafficCounter:
     first: State | None = None
     read: set[int] = field(default_factory=set)
     shadows: tuple[Shadow, ...] = field(default_factory=lambda: (Shadow(larger), Shadow(turned)))
-    told: set[int] = field(default_factory=set)
+    senders: set[int] = field(default_factory=set)
     waiting: dict[int, str] = field(default_factory=dict)
     foreign: dict[int, Tensor] = field(default_factory=dict)
 
@@ -180,7 +180,7 @@ class TrafficCounter:
         again = ctx.without_effects()
         plain = run.hooks.setup(again)
         self.bits = again.counter.bits
-        for client in again.counter.read - again.counter.told:
+        for client in again.counter.read - again.counter.senders:
             other, _ = self._answer(run.hooks.setup, [], ctx, {client})
             one, two = (seen_by_others(answer, client, []) for answer in (plain, other))
             if other is not None and not same_content(one, two):
@@ -262,14 +262,14 @@ class TrafficCounter:
     @hookimpl
     def round_finished(self) -> None:
         """Clients on whose numbers something of others depends must have told them something."""
-        self.errors += [text for client, text in self.waiting.items() if client not in self.told]
+        self.errors += [text for client, text in self.waiting.items() if client not in self.senders]
         self.errors += [text for client, text in self.owed if client not in self.counted]
-        for client in self.told:
+        for client in self.senders:
             for shadow in self.shadows:
                 shadow.forget(client)
         self.waiting.clear()
         self.owed.clear()
-        self.told.clear()
+        self.senders.clear()
 
     @hookimpl
     def dispatch(self, state: State, stage: Stage, ctx: CountingContext) -> None:
@@ -308,7 +308,7 @@ class TrafficCounter:
 
     def others(self, client: int, *given: object) -> set[int]:
         """Clients but one that have something which they did not send."""
-        return self.shadows[0].holders(*given) - {client} - self.told
+        return self.shadows[0].holders(*given) - {client} - self.senders
 
     def probe_training(self, fit: FitFunction, start: Dispatched, upload: Upload) -> None:
         """A client's training must not depend on what others have."""
@@ -318,7 +318,7 @@ class TrafficCounter:
             return
         _, readers = self._answer(self.run.hooks.local_work, [state, stage], ctx)
         for place, client in enumerate(stage.clients.tolist()):
-            others = self.others(client, state) | (readers - {client} - self.told)
+            others = self.others(client, state) | (readers - {client} - self.senders)
             given = [self.shadows[0].of(state, others), stage]
             work, _ = self._answer(self.run.hooks.local_work, given, ctx, others)
             if not others or work is None:
