@@ -32,7 +32,7 @@ PARTS: Mapping[str, str] = {
     " engine.recording.cuda_graphs engine.recording.functions engine.recording.in_place"
     " engine.recording.program engine.recording.simplify",
     "metrics": "client_metrics engine.client_metrics metrics results.score_encoding run.history"
-    " run.result",
+    " run.result tasks",
     "models in memory": "core.bank_budget core.client_memory core.file_memory core.layout"
     " core.model_bank engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",

@@ -116,7 +116,7 @@ def verify_file(
     return FileVerdict(path, result, played, came, parts, refusal, seconds)
 
 
-def audit_of(verdict: FileVerdict, task: Task) -> Audit:
+def audit_of(verdict: FileVerdict, task: AuditTask) -> Audit:
     """The line of a log that says what came of a file."""
     claimed, came = verdict.claimed, verdict.came
     here = came.environment if came else {}
@@ -193,7 +193,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Task:
+class AuditTask:
     """A file that is to be run again: its path, its name in the log, how many rounds, and how.
 
     Attributes:
@@ -216,7 +216,7 @@ AuditAnswer = Audit | Checked
 """The line for the log, or why a file could not be run."""
 
 
-def play(task: Task, console: Console) -> AuditAnswer:
+def play(task: AuditTask, console: Console) -> AuditAnswer:
     """Run a file again."""
     try:
         result = read_result(task.path)

@@ -24,7 +24,7 @@ from flbench.errors import FlbenchError, text_of
 from flbench.results.audits import Audit, append_audit, name_of, read_audits
 from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.submission.auditing import AuditAnswer, Checked, Task, known, play
+from flbench.submission.auditing import AuditAnswer, AuditTask, Checked, known, play
 from flbench.submission.verification import engine_of, limits_of
 from flbench.sweeps.launchers import on_cpu
 from flbench.sweeps.workers import (
@@ -72,7 +72,7 @@ def verify_many(
     """
     there = {log: read_audits(log) for log in logs} if audits else {}
 
-    def asked() -> Iterator[Task | Checked]:
+    def asked() -> Iterator[AuditTask | Checked]:
         for path in paths:
             try:
                 result = read_result(path)
@@ -85,7 +85,7 @@ def verify_many(
                 name = name_of(path if root is None else path.relative_to(root))
                 engine = engine_of(result, executor)
                 limits = limits_of(result, engine)
-                yield Task(path, name, wanted, tolerance, data_root, executor, limits, opened)
+                yield AuditTask(path, name, wanted, tolerance, data_root, executor, limits, opened)
             else:
                 for log in logs:
                     if earlier not in there[log]:
@@ -106,7 +106,7 @@ def verify_many(
 
 
 def play_here(
-    tasks: Iterable[Task | Checked], console: Console
+    tasks: Iterable[AuditTask | Checked], console: Console
 ) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again in this process, if they can be; the path of each with its answer."""
     for task in tasks:
@@ -124,7 +124,7 @@ def at_once(files: int) -> int:
 
 
 def play_apart(
-    tasks: Iterator[Task | Checked], most: int, console: Console, *, measured: bool
+    tasks: Iterator[AuditTask | Checked], most: int, console: Console, *, measured: bool
 ) -> Iterator[tuple[Path, AuditAnswer]]:
     """Run files again, several processes at once; the path of each with its answer, as they come.
 
@@ -182,7 +182,7 @@ def play_apart(
             process.join()
 
 
-def _play(pipe: Connection, folder: str, task: Task) -> None:
+def _play(pipe: Connection, folder: str, task: AuditTask) -> None:
     """Run in the new process: run a file again, in the folder of the command."""
     reporter = reporting(pipe)
     os.chdir(folder)

@@ -23,8 +23,8 @@ from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.submission import auditing, replay_folder
 from flbench.submission.auditing import (
+    AuditTask,
     FileVerdict,
-    Task,
     at_hand,
     audit_of,
     draw,
@@ -530,7 +530,7 @@ def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: R
     verdict = FileVerdict(
         Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0
     )
-    line = audit_of(verdict, Task(Path("f"), "f", 3, 0.01, Path()))
+    line = audit_of(verdict, AuditTask(Path("f"), "f", 3, 0.01, Path()))
     assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
 
 

@@ -19,7 +19,7 @@ from flbench.results.audits import Audit, read_audits
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.files import read_result, write_atomically
 from flbench.submission import many_files
-from flbench.submission.auditing import Checked, Task
+from flbench.submission.auditing import AuditTask, Checked
 from flbench.submission.many_files import play_apart
 from flbench.submission.replay_folder import own_log
 from flbench.terminal.console import Console
@@ -67,7 +67,7 @@ def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
     said: list[str] = []
     monkeypatch.setattr(Console, "tell", lambda self, line: said.append(line))
 
-    def process(function: object, pipe: Any, folder: str, task: Task, **_: object) -> Any:
+    def process(function: object, pipe: Any, folder: str, task: AuditTask, **_: object) -> Any:
         def run() -> None:
             pipe.send(("say", f"begun {task.path}"))
             pipe.send(("peak", 2**30))
@@ -81,7 +81,7 @@ def test_one_whose_process_dies_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(many_files, "fork", process)
     names = ("first", "bad", "good")
-    first, bad, good = (Task(Path(name), name, 1, 0.01, Path()) for name in names)
+    first, bad, good = (AuditTask(Path(name), name, 1, 0.01, Path()) for name in names)
     known = Checked(Path("known"), "agrees", "", None)
     found = dict(play_apart(iter([first, bad, good, known]), 2, Console(), measured=True))
     assert found.pop(Path("known")) == known
@@ -106,7 +106,7 @@ def test_the_rounds_of_a_process_of_its_own_are_shown(
     monkeypatch.setattr(Console, "tell", lambda self, line: said.append(line))
     info = RunInfo("fedavg", {}, "iid", "digits", 3, 20, 1, {}, "0" * 8)
 
-    def process(function: object, pipe: Any, folder: str, task: Task, **_: object) -> Any:
+    def process(function: object, pipe: Any, folder: str, task: AuditTask, **_: object) -> Any:
         def run() -> None:
             pipe.send(("run_started", info))
             for number in (1, 2):
@@ -118,7 +118,7 @@ def test_the_rounds_of_a_process_of_its_own_are_shown(
         return found
 
     monkeypatch.setattr(many_files, "fork", process)
-    task = Task(Path("one"), "one", 1, 0.01, Path())
+    task = AuditTask(Path("one"), "one", 1, 0.01, Path())
     assert len(list(play_apart(iter([task]), most, Console(), measured=False))) == 1
     assert (
         sum(mentions(one, "fedavg", "iid", "digits", "seed 3", "20 rounds") for one in said)

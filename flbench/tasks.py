@@ -1,0 +1,57 @@
+"""Tasks: what the samples of a data set are labelled with, and the number that ranks methods on it.
+
+A task is named by the data set (`Dataset.task`) and kept by the result (`task`; a result without
+one is of `classes`). Whatever ranks, draws or compares results asks the task for the metric and
+for the direction, and never names a metric itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+TaskName = Literal["classes", "numbers", "labels"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted, and how it is judged.
+
+    Attributes:
+        name: as a data set and a result file have it.
+        headline: the metric that ranks methods: its name in a summary, and of its curve.
+        heading: of its column, without the unit.
+        higher_is_better: whether a larger number is the better one.
+        doc: one line for the documentation.
+    """
+
+    name: TaskName
+    headline: str
+    heading: str
+    higher_is_better: bool
+    doc: str
+
+    def gain(self, ours: float, theirs: float) -> float:
+        """By how much `ours` is better than `theirs`, in units of the headline; negative = worse.
+
+        Example:
+            >>> round(TASKS["numbers"].gain(0.5, 0.75), 2)
+            0.25
+        """
+        return ours - theirs if self.higher_is_better else theirs - ours
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Task("classes", "accuracy", "accuracy", True, "one class of several for each sample"),
+        Task(
+            "numbers", "rmse", "RMSE", False,
+            "one or several numbers for each sample; errors are in units of the deviation of all"
+            " training targets",
+        ),
+        Task("labels", "map", "mAP", True, "any number of labels for each sample"),
+    )
+}  # fmt: skip
+"""All tasks by name."""
