@@ -227,7 +227,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 class ClientModule(LightningModule):
-    """Cross-entropy classification with SGD or Adam; the base of every local objective.
+    """Cross-entropy classification with the suite's optimiser; the base of every local objective.
 
     Attributes:
         net: the network, shared by all clients.
@@ -339,6 +339,10 @@ class ClientModule(LightningModule):
         if rule.optimizer == "adamw":
             return torch.optim.AdamW(
                 weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True
+            )
+        if rule.optimizer == "rmsprop":
+            return torch.optim.RMSprop(
+                weights, lr=rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay
             )
         return torch.optim.SGD(
             weights,

@@ -79,6 +79,7 @@ def partitioned(
     Raises:
         UserError: they cannot be divided so; says if the server has taken too many.
     """
+    refuse_without_classes(suite, dataset)
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
 
@@ -100,6 +101,21 @@ def partitioned(
             f"{error}; the server took {len(server)} samples before the clients got theirs:"
             " --set suite.server_samples=0 leaves them to the clients"
         ) from None
+
+
+def refuse_without_classes(suite: Suite, dataset: Dataset) -> None:
+    """Refuse a partition by classes for targets that are none.
+
+    Raises:
+        UserError: names partitions that need no classes.
+    """
+    name, task = suite.partition.name, getattr(dataset, "task", "classes")
+    if task == "classes" or not getattr(suite.partition_function, "needs_classes", False):
+        return
+    raise UserError(
+        f"partition '{name}' divides samples by their class, and the targets of {dataset.name} are"
+        f" {task}: use iid or quantity-skew, or, where there are domains, natural or by-domain"
+    )
 
 
 def test_sets(

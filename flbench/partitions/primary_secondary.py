@@ -14,6 +14,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
 from flbench.metrics import Floats
+from flbench.partitions.sharding import dealt, needs_classes
 from flbench.toolbox.heterogeneity import mean_kld
 
 Sigma = float | tuple[float, float]
@@ -21,6 +22,7 @@ BANDS = ("low", "mid", "high")
 PLANS = 100  # label plans from which a band is chosen
 
 
+@needs_classes
 def primary_secondary(
     labels: Indices,
     domains: Indices | None,
@@ -72,18 +74,6 @@ def primary_secondary(
     if overlap == "balanced":
         return Partition(dealt(pools, counts))
     return Partition(drawn_from_all(pools, counts, rng))
-
-
-def dealt(pools: list[Indices], counts: Indices) -> tuple[Indices, ...]:
-    """The samples of each client, ascending; no two clients have the same one.
-
-    Args:
-        pools: samples of each label.
-        counts: how many of them each client gets, shape (N, C).
-    """
-    shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
-    owned = zip(*shards, strict=True)  # from shards per label to shards per client
-    return tuple(np.sort(np.concatenate(parts)) for parts in owned)
 
 
 def drawn_from_all(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from flbench.core.dataset import Indices
+from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 
 BoolMatrix = npt.NDArray[np.bool_]
 Order = Literal["shuffled", "natural", "domains"]
+F = TypeVar("F", bound=Callable[..., Partition])
+
+
+def needs_classes(partition: F) -> F:
+    """Mark a partition that divides by classes: it is refused for targets that are none."""
+    vars(partition)["needs_classes"] = True
+    return partition
 
 
 def divide_labels(
@@ -40,6 +48,18 @@ def divide_labels(
             for owner, shard in zip(owners, np.array_split(samples, len(owners)), strict=True):
                 owned[owner].append(shard)
     return tuple(np.sort(np.concatenate(shards)).astype(np.int64) for shards in owned)
+
+
+def dealt(pools: list[Indices], counts: Indices) -> tuple[Indices, ...]:
+    """The samples of each client, ascending; no two clients have the same one.
+
+    Args:
+        pools: samples of each label.
+        counts: how many of them each client gets, shape (N, C).
+    """
+    shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
+    owned = zip(*shards, strict=True)  # from shards per label to shards per client
+    return tuple(np.sort(np.concatenate(parts)) for parts in owned)
 
 
 def split_off(
