@@ -21,10 +21,17 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import classes_of, groups_of
-from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
+from flbench.datasets.files import (
+    SIGNED,
+    asked_kind,
+    damaged,
+    folder_and_size,
+    in_range,
+    tokens_or_numbers,
+)
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
-from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.datasets.windows import by_time
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 
@@ -38,7 +45,7 @@ ABOUT = {
         ),
     )
 }
-OPTIONS = ("label", "client", "x", "size")
+OPTIONS = ("label", "client", "x", "size", "kind")
 
 
 def hub(root: Path, argument: str) -> Dataset:
@@ -69,11 +76,13 @@ def hub(root: Path, argument: str) -> Dataset:
     parts = [splits[split] for split in [*train, *tested]]
     columns = list(parts[0].column_names)
     label, client = options.get("label", "label"), options.get("client")
+    kind = asked_kind(f"hub:{argument}", options)
     x = options.get("x") or sample_column(name, parts[0], [label, client])
     for asked in (label, client, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
-    samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
+    values = [value for part in parts for value in part[x]]
+    samples = as_samples(name, x, values, options, kind)
     labelled = [value for part in parts for value in part[label]]
     y, labels = classes_of(Path(name), label, named_labels(parts[0], label, labelled))
     domains: torch.Tensor | None = None
@@ -82,14 +91,12 @@ def hub(root: Path, argument: str) -> Dataset:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
     sizes = sum(len(splits[split]) for split in train)
-    owned = torch.zeros(len(y)).long() if domains is None else domains
-    gap = gap_of(samples.numpy(), owned.numpy()) if samples.ndim < 4 else None
-    notes += overlap_notes(gap)
     test = torch.arange(len(y)) >= sizes if tested else None
-    return Dataset(
+    data = Dataset(
         f"hub:{argument}", samples, y, len(labels), domains, test,
-        label_names=labels, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
+        label_names=labels, domain_names=clients, notes=tuple(notes), keeps_test=True,
     )  # fmt: skip
+    return by_time(data, samples.numpy()) if samples.ndim < 4 else data
 
 
 def named_labels(part: Any, column: str, values: list[Any]) -> list[Any]:  # noqa: ANN401 - a split
@@ -174,13 +181,19 @@ def as_table(name: str, columns: Sequence[str]) -> str:
 
 
 def as_samples(
-    name: str, column: str, values: Sequence[Any], options: Mapping[str, str]
+    name: str, column: str, values: Sequence[Any], options: Mapping[str, str], kind: str | None
 ) -> torch.Tensor:
-    """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32."""
+    """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32.
+
+    Lists of tokens stay whole numbers.
+    """
     if hasattr(values[0], "getbands"):
         return pictures(name, column, values, options.get("size"))
     try:
-        table = np.stack([np.asarray(value) for value in values]).astype(np.float32)
+        table = np.stack([np.asarray(value) for value in values])
+        if table.ndim == 2 and table.dtype.kind in "iu":
+            return tokens_or_numbers(Path(name), f"column '{column}'", table, kind)
+        table = table.astype(np.float32)
     except (ValueError, TypeError) as error:
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"

@@ -1,12 +1,16 @@
 """Data sets from a user's files: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
 
-Paths are relative to the current folder. Files that do not follow the rules below are refused.
+`npz:FILE?kind=tokens` and `npz:FILE?kind=numbers` say what whole numbers (m, T) are. Paths are
+relative to the current folder. Files that do not follow the rules below are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -17,14 +21,17 @@ from flbench.datasets import image_folder
 from flbench.datasets.files import (
     SIGNED,
     arrays,
+    asked_kind,
     damaged,
     folder_and_size,
     joined,
     npz_parts,
     scaled,
+    tokens_or_numbers,
     whole_numbers,
 )
-from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.datasets.windows import by_time, gap_of, sequence_of
+from flbench.errors import BadParameter
 from flbench.results.files import user_path
 
 ABOUT = {
@@ -38,25 +45,57 @@ def npz(root: Path, argument: str) -> Dataset:
 
     Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs.
     """
-    path = user_path(argument)
+    name, options = file_and_options(argument)
+    path = user_path(name)
     stored = arrays(path)
-    parts = npz_parts(path, stored, as_samples)
+    kind = asked_kind(f"npz:{argument}", options) or known_kind(stored)
+    parts = npz_parts(path, stored, partial(as_samples, kind=kind))
     x, labels, test = joined(parts)
     y = numbered(path, "labels", labels)
     domains = domains_of(path, stored, [len(y) for _, y in parts])
-    owners = torch.zeros(len(y)).long() if domains is None else domains
-    gap = gap_of(x.numpy(), owners.numpy()) if x.ndim < 4 else None
-    return Dataset(
-        f"npz:{argument}", x, y, int(y.max()) + 1, domains, test,
-        notes=tuple(overlap_notes(gap)), keeps_test=True, gap=gap,
-    )  # fmt: skip
+    data = Dataset(f"npz:{argument}", x, y, int(y.max()) + 1, domains, test, keeps_test=True)
+    return by_time(data, x.numpy()) if x.ndim < 4 else data
 
 
-def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
+def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
+    """The file of an argument, and its options, of which there is `kind`.
+
+    Raises:
+        BadParameter: it has others.
+
+    Example:
+        >>> file_and_options("a.npz?kind=tokens"), file_and_options("what?.npz")
+        (('a.npz', {'kind': 'tokens'}), ('what?.npz', {}))
+    """
+    name, mark, query = argument.rpartition("?")
+    if not mark or "=" not in query:
+        return argument, {}
+    options = dict(parse_qsl(query))
+    if unknown := [key for key in options if key != "kind"]:
+        raise BadParameter(f"npz:{argument}: expected kind, got {unknown[0]}")
+    return name, options
+
+
+def known_kind(stored: Mapping[str, np.ndarray]) -> str | None:
+    """What the whole numbers of a file are, where it can be known; None = it cannot.
+
+    Windows of a sequence whose label is the next number are tokens.
+    """
+    x, y = (stored.get(f"{key}_train", stored.get(key)) for key in ("x", "y"))
+    if x is None or y is None or x.ndim != 2 or x.dtype.kind not in "iu" or y.shape != (len(x),):
+        return None
+    rows = np.concatenate([x, y[:, None]], axis=1)
+    one = np.zeros(len(rows), dtype=np.int64)
+    is_text = gap_of(rows, one) is not None or sequence_of(rows, one) is not None
+    return "tokens" if is_text and y.dtype.kind in "iu" else None
+
+
+def as_samples(path: Path, key: str, array: np.ndarray, kind: str | None = None) -> Tensor:
     """Convert an array to samples, shape (m, ...), float32 or int64.
 
     uint8 are images, (m, height, width), (m, 1 or 3, height, width) or (m, height, width, 1 or 3):
-    they become (m, channels, height, width) in 0..1. Floats and other integers (tokens) stay.
+    they become (m, channels, height, width) in 0..1. Floats stay; other integers are what `kind`
+    says, tokens or numbers.
     """
     if array.ndim < 2 or array.size == 0:
         raise damaged(path, f"{key} must be samples of one or more numbers, got {array.shape}")
@@ -70,12 +109,12 @@ def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
         x = torch.empty(array.shape, dtype=torch.float32)
         return x.copy_(torch.from_numpy(array)).div_(255)
     if array.dtype.kind in "iu":
-        if array.ndim > 2 or array.min() < 0:
+        if array.ndim > 2:
             raise damaged(
-                path, f"{key} is {array.dtype} {array.shape}, expected tokens of shape (m, T) from"
-                " 0: save pixels as uint8 or float32, other numbers as float32"
+                path, f"{key} is {array.dtype} {array.shape}, expected tokens or numbers of shape"
+                " (m, T): save pixels as uint8 or float32, other numbers as float32"
             )  # fmt: skip
-        return torch.from_numpy(array.astype(np.int64))
+        return tokens_or_numbers(path, key, array, kind)
     if array.dtype.kind != "f":
         raise damaged(path, f"{key} must be numbers, got {array.dtype}")
     if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):

@@ -10,8 +10,8 @@ from annotated_types import Gt, Le
 from flbench.core.dataset import Indices, Partition
 from flbench.metrics import Floats
 from flbench.partitions.dirichlet import refuse_too_few
-from flbench.partitions.shares import log_shares, normalised
 from flbench.partitions.sharding import dealt, needs_classes
+from flbench.partitions.shares import log_shares, normalised
 
 
 @needs_classes

@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt, Le
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partitions.label_skew import label_holders
-from flbench.partitions.shares import cut, log_shares, normalised
 from flbench.partitions.sharding import dealt, needs_classes
+from flbench.partitions.shares import cut, log_shares, normalised
 
 
 @needs_classes

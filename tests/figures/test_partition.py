@@ -18,7 +18,7 @@ from mentions import mentioning, mentions
 from flbench.cli.main import main
 from flbench.cli.show import _counts
 from flbench.federation.federation import Samples
-from flbench.figures.partition import COLUMNS, _binned, _ticks, description, draw_partition
+from flbench.figures.partition import COLUMNS, _binned, description, draw_partition, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -131,8 +131,8 @@ def test_a_heat_map_has_at_most_four_hundred_columns_and_keeps_the_mean() -> Non
 
 
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (40, 1), (41, 2), (100, 5), (100_000, 5000)])
-def test_ticks_stand_at_round_distances(count: int, step: int) -> None:
-    assert _ticks(count, 40) == list(range(0, count, step))
+def testticks_stand_at_round_distances(count: int, step: int) -> None:
+    assert ticks(count, 40) == list(range(0, count, step))
 
 
 def test_the_description_counts() -> None:

@@ -1,4 +1,4 @@
-"""SGD, Adam, AdamW and RMSprop for many lanes: one call of torch's updates a tensor of all lanes."""
+"""Optimisers for many lanes: one call of torch's kernel updates a tensor of all lanes."""
 
 from __future__ import annotations
 
@@ -184,7 +184,9 @@ class LaneOptimizer:
         """One update by RMSprop, which does not depend on the number of updates."""
         mean, momentum = state.get("mean", []), state.get("momentum", [])
         numbers = [torch.zeros(()) for _ in values]
-        rmsprop(values, slopes, state["square"], mean, momentum, numbers, **self._ways, **self._rule)
+        rmsprop(
+            values, slopes, state["square"], mean, momentum, numbers, **self._ways, **self._rule
+        )
 
 
 @torch.no_grad()
