@@ -181,7 +181,11 @@ def as_table(name: str, columns: Sequence[str]) -> str:
 
 
 def as_samples(
-    name: str, column: str, values: Sequence[Any], options: Mapping[str, str], kind: str | None
+    name: str,
+    column: str,
+    values: Sequence[Any],
+    options: Mapping[str, str],
+    kind: str | None = None,
 ) -> torch.Tensor:
     """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32.
 
