@@ -24,7 +24,7 @@ Epochs = Annotated[
     float,
     Field(gt=0, allow_inf_nan=False),
     AfterValidator(in_fewest_digits),
-    PlainSerializer(in_fewest_digits),
+    PlainSerializer(in_fewest_digits, return_type=int | float),
 ]
 
 

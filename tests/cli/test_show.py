@@ -137,7 +137,7 @@ def test_a_persons_own_table_is_shown_by_name(typed: Typed) -> None:
 def test_what_is_wrong_is_said_first(typed: Typed) -> None:
     for args, facts in (
         (("--out", "x.png"), ("--out", ".svg", "x.png")),
-        (("--set", "suite.clientz=3"), ("clientz", "clients")),
+        (("--set", "suite.clientz=3"), ("suite.clientz", "clients")),
         (("--offline-data", "--dataset", "digits"), ("--offline-data", "--dataset")),
         (("--set", "nothing=3"), ("nothing",)),
     ):

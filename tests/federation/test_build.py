@@ -138,7 +138,7 @@ def test_what_is_neither_a_share_nor_names_is_refused(
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
-    with pytest.raises(UnknownName, match=mention("own:file", "site-77", "site-7", "10", "12")):
+    with pytest.raises(UnknownName, match=mention("own:file", "site-77", "'site-7'", 12)):
         federation(data_of(12), unseen=["site-77"])
     with pytest.raises(UnknownName, match=mention("site-9", "site-6")) as caught:
         federation(unseen=["site-9"])
