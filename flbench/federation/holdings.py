@@ -102,13 +102,15 @@ def tables(holdings: Holdings) -> Iterator[tuple[str, Rows]]:
     """The tables that say who has what: title and rows."""
     yield "what a client has", _of_clients(holdings)
     if holdings.labels is not None:
-        yield from _by_kind("label", holdings.labels, holdings.label_names)
+        what = "labels of what is trained and validated on"
+        yield from _by_kind("label", holdings.labels, holdings.label_names, what)
     if holdings.domains is not None:
-        yield from _by_kind("domain", holdings.domains, holdings.domain_names)
+        yield from _by_kind("domain", holdings.domains, holdings.domain_names, "domains")
     if holdings.groups is not None:
         members = (holdings.groups[:, None] == np.unique(holdings.groups)).astype(np.int64)
         samples = members * holdings.sizes.sum(axis=1, keepdims=True)
-        yield from _by_kind("true group", samples, list(map(str, np.unique(holdings.groups))))
+        names = list(map(str, np.unique(holdings.groups)))
+        yield from _by_kind("true group", samples, names, "true groups")
 
 
 def _of_clients(holdings: Holdings) -> Rows:
@@ -130,7 +132,9 @@ def _of_clients(holdings: Holdings) -> Rows:
     ]
 
 
-def _by_kind(kind: str, counts: Indices, names: Sequence[str]) -> Iterator[tuple[str, Rows]]:
+def _by_kind(
+    kind: str, counts: Indices, names: Sequence[str], title: str
+) -> Iterator[tuple[str, Rows]]:
     """Of each kind its samples, and how many clients have some, or have none."""
     having = (counts > 0).sum(axis=0)
     rows: Rows = [
@@ -144,4 +148,4 @@ def _by_kind(kind: str, counts: Indices, names: Sequence[str]) -> Iterator[tuple
     ]
     if rows:
         more = f", the first {MOST} of {len(rows):,}" if len(rows) > MOST else ""
-        yield f"{kind}s{more}", rows[:MOST]
+        yield f"{title}{more}", rows[:MOST]

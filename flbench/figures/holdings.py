@@ -16,7 +16,6 @@ from flbench.figures.partition import (
     MANY_CLIENTS,
     draw_bands,
     draw_counts,
-    height_of,
     ticks,
 )
 from flbench.figures.style import COLOURS, INK, SMALLEST, new_figure, one_line, to_svg
@@ -25,7 +24,7 @@ from flbench.metrics import Ints
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZES_HEIGHT = 1.1
+SIZES_HEIGHT = 1.4
 """Inches of the lowest part."""
 LONGEST_NAME = 14
 """Characters of the name of a label or domain."""
@@ -52,15 +51,16 @@ def draw_holdings(
     late = np.arange(n) >= n - newcomers
     keys = (np.zeros(n, dtype=np.int64) if groups is None else groups, late)
     order = np.lexsort(keys)
-    heights = [*(height_of(counts.shape[1]) for _, counts, _ in kinds), SIZES_HEIGHT]
-    with new_figure(sum(heights)) as figure:
+    heights = [float(np.clip(counts.shape[1] / 7 + 0.3, 0.7, 5)) for _, counts, _ in kinds]
+    heights.append(SIZES_HEIGHT)
+    with new_figure(sum(heights) + 0.4) as figure:
         every: list[Axes] = list(
             figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[
                 :, 0
             ]
         )
-        for axes, (name, counts, names) in zip(every, kinds, strict=False):
-            draw_counts(axes, counts[order])
+        for axes, height, (name, counts, names) in zip(every, heights, kinds, strict=False):
+            draw_counts(axes, counts[order], height - 0.2)
             axes.set_ylim(-0.5, counts.shape[1] - 0.5)
             places = ticks(counts.shape[1], 25)
             axes.set_yticks(places, [one_line(names[place], LONGEST_NAME) for place in places])
@@ -71,13 +71,13 @@ def draw_holdings(
                 draw_bands(axes, groups[order][: n - newcomers], named=number == 0)
             if newcomers:
                 axes.axvline(n - newcomers - 0.5, color=INK, linewidth=0.8, linestyle="--")
+                axes.axvspan(n - newcomers - 0.5, n - 0.5, color=INK, alpha=0.07, linewidth=0)
             axes.tick_params(labelsize=SMALLEST, length=2)
         every[-1].set_xlim(-0.5, n - 0.5)
         places = ticks(n, 25)
         every[-1].set_xticks(places, [str(order[place]) for place in places], rotation=90)
         by = "" if groups is None else ", by true group"
-        right = "; right of the line those that join late" if newcomers else ""
-        every[-1].set_xlabel(f"client{by}{right}")
+        every[-1].set_xlabel(f"client{by}" + ("; on the right: join late" if newcomers else ""))
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
         return to_svg(figure, title, description(sizes, kinds, groups, newcomers))
 

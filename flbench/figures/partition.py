@@ -61,7 +61,7 @@ def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
         axes = figure.add_subplot()
         if groups is not None:
             draw_bands(axes, groups[order])
-        draw_counts(axes, shown)
+        draw_counts(axes, shown, height_of(labels) - 0.7)
         axes.set_xlim(-0.5, n - 0.5)
         axes.set_ylim(-0.5, labels - 0.5)
         places = ticks(n, 25)
@@ -92,12 +92,16 @@ def description(counts: Ints, groups: Ints | None) -> str:
     )
 
 
-def draw_counts(axes: Axes, counts: Ints) -> None:
-    """Draw a dot per client and label; of more than 50 clients, a cell."""
+def draw_counts(axes: Axes, counts: Ints, height: float) -> None:
+    """Draw a dot per client and label; of more than 50 clients, a cell.
+
+    Args:
+        height: of the axes in inches, about.
+    """
     if len(counts) > MANY_CLIENTS:
         _cells(axes, counts)
     else:
-        _dots(axes, counts)
+        _dots(axes, counts, height)
 
 
 def height_of(labels: int) -> float:
@@ -134,10 +138,10 @@ def draw_bands(axes: Axes, groups: Ints, named: bool = True) -> None:
             )
 
 
-def _dots(axes: Axes, counts: Ints) -> None:
+def _dots(axes: Axes, counts: Ints, height: float) -> None:
     """Draw a dot per client and label; the largest one fits its cell."""
     n, labels = counts.shape
-    room = 72 * min(0.85 * COLUMN / n, 0.75 * (height_of(labels) - 0.7) / labels)
+    room = 72 * min(0.85 * COLUMN / n, 0.75 * height / labels)
     client, label = np.nonzero(counts)
     area = (0.95 * room) ** 2 * counts[client, label] / max(int(counts.max(initial=0)), 1)
     axes.scatter(client, label, s=np.maximum(area, 0.3), color=DOT, linewidths=0)

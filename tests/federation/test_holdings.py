@@ -50,7 +50,8 @@ def test_the_line_and_the_tables_say_it() -> None:
     samples, *_ = shown["what a client has"]
     assert samples == {"": "samples", "least": 2, "median": 2.0, "most": 4, "all": 8}
     columns = ("label", "samples", "clients that have it", "have none")
-    assert [tuple(row[name] for name in columns) for row in shown["labels"]] == [
+    labels = shown["labels of what is trained and validated on"]
+    assert [tuple(row[name] for name in columns) for row in labels] == [
         ("a", 2, 2, 1), ("b", 2, 1, 2), ("c", 2, 1, 2),
     ]  # fmt: skip
     assert [row["samples"] for row in shown["domains"]] == [5, 3]
@@ -71,4 +72,7 @@ def test_of_many_kinds_the_first_are_told() -> None:
     titles = {
         title: len(found) for title, found in tables(Holdings.of(data, Division(splits, None, 0)))
     }
-    assert titles == {"what a client has": 5, "labels, the first 20 of 50": 20}
+    assert titles == {
+        "what a client has": 5,
+        "labels of what is trained and validated on, the first 20 of 50": 20,
+    }
