@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -199,15 +200,17 @@ def sequence_of(rows: npt.NDArray[np.generic], domains: Indices) -> Indices | No
         True
     """
     for axis in {1, rows.ndim - 1}:
-        turned = np.moveaxis(rows, axis, 1)
+        turned = np.moveaxis(rows, axis, 1)[:, : 2 * LARGEST_STEP]
         if turned.shape[1] <= LEAST:
             continue
+        ends = WindowEnds.of(turned, domains)
         mixed = np.random.default_rng(0).permutation(turned.shape[1]).tolist()
-        ends, others = WindowEnds.of(turned, domains), WindowEnds.of(turned, domains, mixed)
-        pairs = zip(ends.parts(), others.parts(), strict=True)
-        for step, (own, other) in enumerate(pairs, start=1):
-            if _followed(*own) > COMMON and _followed(*other) < COMMON / 2:
-                return _chained(ends, step, domains)
+        for step, parts in enumerate(ends.parts(), start=1):
+            if _followed(*parts) > COMMON:
+                others = WindowEnds.of(turned, domains, mixed).parts()
+                if _followed(*next(islice(others, step - 1, None))) < COMMON / 2:
+                    return _chained(ends, step, domains)
+                break
     return None
 
 
