@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from flbench.core.dataset import Dataset, Indices
-from flbench.errors import UserError
 
 PAIRS = 500
 """Pairs of neighbours that are looked at."""
@@ -23,6 +21,10 @@ COMMON = 0.5
 """Share of them from which the samples are windows of a sequence."""
 LEAST = 3
 """Values that two neighbours must have in common, of more than one kind."""
+DISTINCT = 0.9
+"""Share of windows that must begin otherwise than all others, so that few agree by chance."""
+FEW = 25
+"""Samples below which it is not looked for windows in another order."""
 LARGEST_STEP = 64
 """By how much a window may follow another one, where they are not in order."""
 AT_ONCE = 4096
@@ -39,9 +41,6 @@ def by_time(data: Dataset, rows: npt.NDArray[np.generic]) -> Dataset:
         data: its samples may have any order.
         rows: what may be windows, of each sample: the sample itself, perhaps with what follows it,
             shape (m, T), (m, T, k) or (m, k, T).
-
-    Raises:
-        UserError: they overlap, and no order of time is found.
     """
     domains = np.zeros(len(rows), dtype=np.int64)
     if data.domains is not None:
@@ -49,16 +48,9 @@ def by_time(data: Dataset, rows: npt.NDArray[np.generic]) -> Dataset:
     gap = gap_of(rows, domains)
     if gap is not None:
         return replace(data, gap=gap, notes=(*data.notes, *overlap_notes(gap)))
-    order = sequence_of(rows, domains)
-    if order is None:
+    if (found := sequence_of(rows, domains)) is None:
         return data
-    gap = gap_of(rows[order], domains[order])
-    if gap is None:
-        raise UserError(
-            f"{data.name}: its samples are windows of a sequence that overlap, in no order that"
-            " could be found, so a test sample would share values with training samples: put them"
-            " in order of time, those of each client together"
-        )
+    order, gap = found
     return replace(
         data,
         x=data.x[torch.from_numpy(order)],
@@ -182,84 +174,103 @@ def hashed(rows: npt.NDArray[np.generic], domains: Indices) -> Codes:
     return at_once + domains.astype(np.uint64)[:, None] * OF_DOMAINS
 
 
-def sequence_of(rows: npt.NDArray[np.generic], domains: Indices) -> Indices | None:
-    """The order of windows that overlap and are shuffled; None = they are no such windows.
+def sequence_of(rows: npt.NDArray[np.generic], domains: Indices) -> tuple[Indices, int] | None:
+    """The order of windows that overlap, in any order and at any distances, and their gap.
 
-    They are if more than half of the samples end as exactly one other of their domain begins, some
+    They are such windows if more than half of them end as another one of their domain begins, some
     values later, and less than a quarter of them once the values of all are in another order.
 
     Args:
         rows: as for `gap_of`; so are the domains.
 
+    Returns:
+        The samples of each domain in its places, in order of time, and how many of them lie between
+        two that share nothing; None = they are no such windows, or too few to tell.
+
     Example:
-        >>> series = np.random.default_rng(0).normal(size=40)
-        >>> shuffled = np.random.default_rng(1).permutation(30)
-        >>> rows = np.stack([series[i : i + 6] for i in range(30)])[shuffled]
-        >>> found = sequence_of(rows, np.zeros(30, int))
-        >>> shuffled[found].tolist() == list(range(30))
-        True
+        >>> series = np.random.default_rng(0).normal(size=50)
+        >>> shuffled = np.random.default_rng(1).permutation(40)
+        >>> rows = np.stack([series[i : i + 6] for i in range(40)])[shuffled]
+        >>> order, gap = sequence_of(rows, np.zeros(40, int))
+        >>> shuffled[order].tolist() == list(range(40)), gap
+        (True, 5)
     """
+    if len(rows) < FEW:
+        return None
     for axis in {1, rows.ndim - 1}:
         turned = np.moveaxis(rows, axis, 1)[:, : 2 * LARGEST_STEP]
         if turned.shape[1] <= LEAST:
             continue
         ends = WindowEnds.of(turned, domains)
+        step = next((step for step, share in _followed(ends) if share > COMMON), None)
+        if step is None:
+            continue
         mixed = np.random.default_rng(0).permutation(turned.shape[1]).tolist()
-        for step, parts in enumerate(ends.parts(), start=1):
-            if _followed(*parts) > COMMON:
-                others = WindowEnds.of(turned, domains, mixed).parts()
-                if _followed(*next(islice(others, step - 1, None))) < COMMON / 2:
-                    return _chained(ends, step, domains)
-                break
+        shares = dict(_followed(WindowEnds.of(turned, domains, mixed)))
+        if max([share for at, share in shares.items() if at <= step], default=0.0) < COMMON / 2:
+            return _in_time(_followers(ends), domains, rows.shape[axis])
     return None
 
 
-def _followed(tails: Codes, heads: Codes, varies: npt.NDArray[np.bool_]) -> float:
-    """The share of windows that end as exactly one window begins."""
-    some = np.unique(np.linspace(0, len(tails) - 1, PAIRS).astype(np.int64))
-    ordered = np.sort(heads)
-    counts = np.searchsorted(ordered, tails[some], "right") - np.searchsorted(ordered, tails[some])
-    return float(((counts == 1) & varies[some]).mean())
+def _followed(ends: WindowEnds) -> Iterator[tuple[int, float]]:
+    """The share of windows that end as another one begins, so many values later or fewer."""
+    some = np.unique(np.linspace(0, len(ends.whole) - 1, PAIRS).astype(np.int64))
+    found = np.zeros(len(some), dtype=bool)
+    for step, (tails, heads, varies) in enumerate(ends.parts(), start=1):
+        ordered = np.sort(heads)
+        if _is_ambiguous(ordered):
+            return
+        places = np.searchsorted(ordered, tails[some]).clip(max=len(ordered) - 1)
+        found |= (ordered[places] == tails[some]) & varies[some]
+        yield step, float(found.mean())
 
 
-def _chained(ends: WindowEnds, step: int, domains: Indices) -> Indices:
-    """The samples of each domain in its places, one after the other as they follow in time.
+def _is_ambiguous(ordered: Codes) -> bool:
+    """Whether too many windows begin alike; their hashes are sorted."""
+    distinct = 1 + int((ordered[1:] != ordered[:-1]).sum())
+    return distinct < DISTINCT * len(ordered)
 
-    What is left in pieces, as some windows are missing, is joined at larger steps.
-    """
-    after, before = _followers(ends, step)
-    order, seen = list[int](), set[int]()
-    firsts = [row for row in range(len(domains)) if row not in before]
-    for first in (*firsts, *range(len(domains))):  # those in a circle come last
+
+def _followers(ends: WindowEnds) -> dict[int, tuple[int, int]]:
+    """The window that follows each one next, and how many values later."""
+    after: dict[int, tuple[int, int]] = {}
+    before: set[int] = set()
+    last = first = np.arange(len(ends.whole))  # without one after it, without one before it
+    for step, (tails, heads, varies) in enumerate(ends.parts(), start=1):
+        if _is_ambiguous(np.sort(heads)):
+            break
+        free = dict(zip(heads[first].tolist(), first.tolist(), strict=True))
+        for row, tail, can in zip(
+            last.tolist(), tails[last].tolist(), varies[last].tolist(), strict=True
+        ):
+            if can and free.get(tail, row) != row:
+                after[row] = free.pop(tail), step
+                before.add(after[row][0])
+        last = np.array([row for row in last.tolist() if row not in after], dtype=np.int64)
+        first = np.array([row for row in first.tolist() if row not in before], dtype=np.int64)
+    return after
+
+
+def _in_time(
+    after: dict[int, tuple[int, int]], domains: Indices, length: int
+) -> tuple[Indices, int]:
+    """The order of windows that follow each other, and their gap; pieces share nothing."""
+    firsts = set(range(len(domains))) - {row for row, _ in after.values()}
+    order, times, now = list[int](), list[int](), 0
+    seen: set[int] = set()
+    for first in (*sorted(firsts), *range(len(domains))):  # those in a circle come last
         row: int | None = first
         while row is not None and row not in seen:
             seen.add(row)
             order.append(row)
-            row = after.get(row)
-    in_time = np.array(order, dtype=np.int64)
-    result = np.empty_like(in_time)
-    result[np.argsort(domains, kind="stable")] = in_time[
-        np.argsort(domains[in_time], kind="stable")
-    ]
-    return result
-
-
-def _followers(ends: WindowEnds, first_step: int) -> tuple[dict[int, int], set[int]]:
-    """Which window follows which one, and all that follow one."""
-    after: dict[int, int] = {}
-    before: set[int] = set()
-    for step, (tails, heads, varies) in enumerate(ends.parts(), start=1):
-        if step < first_step:
-            continue
-        free: dict[int, list[int]] = {}
-        for row in sorted(set(range(len(heads))) - before, reverse=True):
-            free.setdefault(int(heads[row]), []).append(row)
-        for row in sorted(set(range(len(heads))) - after.keys()):
-            found = free.get(int(tails[row])) if varies[row] else None
-            if found and found[-1] != row:
-                after[row] = found.pop()
-                before.add(after[row])
-    return after, before
+            times.append(now)
+            row, step = after.get(row, (None, length))
+            now += step
+    by_time = np.array(order, dtype=np.int64)
+    overlaps = np.searchsorted(times, np.array(times) + length) - np.arange(len(times)) - 1
+    found = np.empty_like(by_time)
+    found[np.argsort(domains, kind="stable")] = by_time[np.argsort(domains[by_time], kind="stable")]
+    return found, int(overlaps.max())
 
 
 def overlap_notes(gap: int | None) -> list[str]:

@@ -62,8 +62,9 @@ def test_shuffled_windows_are_put_in_order_of_time_or_against_it(step: int, turn
     mixed = np.random.default_rng(1).permutation(len(rows))
     found = sequence_of(rows[mixed], np.zeros(len(rows), dtype=np.int64))
     assert found is not None
-    places = mixed[found].tolist()
+    places = mixed[found[0]].tolist()
     assert places == sorted(places, reverse=turned)
+    assert found[1] == -(-10 // step) - 1
 
 
 @pytest.mark.parametrize("axis", [1, 2])
@@ -73,7 +74,7 @@ def test_shuffled_windows_of_several_series(axis: int) -> None:
     mixed = np.random.default_rng(1).permutation(len(rows))
     found = sequence_of(rows[mixed], np.zeros(len(rows), dtype=np.int64))
     assert found is not None
-    assert mixed[found].tolist() == list(range(len(rows)))
+    assert mixed[found[0]].tolist() == list(range(len(rows)))
 
 
 def test_each_domain_is_put_in_order_in_its_own_places() -> None:
@@ -82,9 +83,10 @@ def test_each_domain_is_put_in_order_in_its_own_places() -> None:
     mixed = generator.permutation(len(rows))
     found = sequence_of(rows[mixed], domains[mixed])
     assert found is not None
-    assert (domains[mixed][found] == domains[mixed]).all()
+    order = found[0]
+    assert (domains[mixed][order] == domains[mixed]).all()
     for domain in (0, 1):
-        own = mixed[found][domains[mixed][found] == domain].tolist()
+        own = mixed[order][domains[mixed][order] == domain].tolist()
         assert own == sorted(own)
 
 
@@ -95,19 +97,38 @@ def test_pieces_between_which_windows_are_missing_are_joined() -> None:
     mixed = np.random.default_rng(3).permutation(len(rows))
     found = sequence_of(rows[mixed], np.zeros(len(rows), dtype=np.int64))
     assert found is not None
-    assert mixed[found].tolist() == list(range(len(rows)))
+    assert mixed[found[0]].tolist() == list(range(len(rows)))
 
 
-@pytest.mark.parametrize("values", [2, 3, 10])
-@pytest.mark.parametrize("columns", [4, 6, 12])
-def test_tables_of_few_values_are_no_windows(values: int, columns: int) -> None:
-    for seed, samples in enumerate((8, 30, 300)):
-        table = np.random.default_rng(seed).integers(0, values, (samples, columns))
-        assert sequence_of(table, np.zeros(samples, dtype=np.int64)) is None
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_windows_at_uneven_distances_have_the_gap_of_the_densest(shuffled: bool) -> None:
+    """A third of the windows, drawn: nothing is shared after the gap, and something before it."""
+    kept = np.sort(np.random.default_rng(4).permutation(190)[:63])
+    order = np.random.default_rng(3).permutation(63) if shuffled else np.arange(63)
+    found = sequence_of(windows()[kept][order], np.zeros(63, dtype=np.int64))
+    assert found is not None
+    places, gap = kept[order[found[0]]], found[1]
+    assert sorted(places) == kept.tolist()
+    apart = np.abs(places[:, None] - places)
+    rows = np.abs(np.arange(63)[:, None] - np.arange(63))
+    assert (rows[apart <= 7] <= gap).all(), "those that share three values or more"
+    assert gap < 9, "as many windows of 10 values would overlap if all were there"
+    assert gap_of(windows()[kept][order], np.zeros(63, dtype=np.int64)) is None
+
+
+def test_tables_of_few_values_are_no_windows() -> None:
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        for values, columns in ((2, 5), (2, 20), (3, 8), (10, 12)):
+            table = draw.integers(0, values, (40, columns))
+            assert sequence_of(table, np.zeros(40, dtype=np.int64)) is None
+    columns = 6
     one_hot = np.eye(columns)[np.random.default_rng(0).integers(0, columns, 50)]
     assert sequence_of(one_hot, np.zeros(50, dtype=np.int64)) is None
     counting = np.arange(50)[:, None] + np.zeros((1, columns))
     assert sequence_of(counting, np.zeros(50, dtype=np.int64)) is None
+    one_row = np.tile(SERIES[:10], (50, 1))
+    assert sequence_of(one_row, np.zeros(50, dtype=np.int64)) is None
 
 
 def test_digits_are_no_windows() -> None:
@@ -135,14 +156,3 @@ def test_a_data_set_of_shuffled_windows_is_in_order_and_says_so() -> None:
     assert found.test is not None and torch.equal(found.test, order % 5 == 0)
     assert by_time(data, rows).notes != found.notes
     assert by_time(data, np.random.default_rng(0).normal(size=(190, 10))) is data
-
-
-def test_windows_in_no_order_are_refused() -> None:
-    """Each window has a neighbour, but pairs have nothing in common with other pairs."""
-    draw = np.random.default_rng(0).normal(size=(40, 20))
-    rows = np.concatenate([draw[:, :16], draw[:, 4:]])
-    mixed = np.random.default_rng(1).permutation(len(rows))
-    ring = np.stack([np.roll(one, shift)[:8] for one in draw[:, :12] for shift in (0, 3, 6, 9)])
-    assert by_time(data_of(rows), rows[mixed]).gap is None, "half of them have none"
-    found = sequence_of(ring, np.zeros(len(ring), dtype=np.int64))
-    assert found is not None

@@ -106,6 +106,7 @@ def test_a_scheduler_by_epochs_sees_the_epochs_that_are_begun(play_toy: Play) ->
 
     class Halving(fl.ClientModule):
         def configure_optimizers(self) -> Any:
+            assert isinstance(self.trainer.max_epochs, int), "as Lightning's"
             optimizer = torch.optim.SGD(self.parameters(), lr=self.local.lr)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
