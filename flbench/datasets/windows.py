@@ -112,14 +112,12 @@ class WindowEnds:
     Attributes:
         whole: of each window, shape (m,).
         first, last: h of its first and last values, in their order, each shape (m, S).
-        constant: how many values are equal at its end, shape (m,).
         length: values of a window, T.
     """
 
     whole: Codes
     first: Codes
     last: Codes
-    constant: Indices
     length: int
 
     @classmethod
@@ -132,31 +130,27 @@ class WindowEnds:
         """
         length = rows.shape[1]
         most, powers = min(length - LEAST, LARGEST_STEP), np.cumprod(np.full(length, BASE))
-        found: list[tuple[Codes, Codes, Codes, Indices]] = []
+        found: list[tuple[Codes, Codes, Codes]] = []
         for start in range(0, len(rows), AT_ONCE):
             some = slice(start, start + AT_ONCE)
             codes = hashed(rows[some], domains[some])
             codes = codes if order is None else codes[:, order]
-            differs = codes[:, ::-1] != codes[:, -1:]
-            constant = np.where(differs.any(axis=1), differs.argmax(axis=1), length)
             whole = (codes * powers).sum(axis=1, dtype=np.uint64)
-            found.append(
-                (whole, codes[:, :most].copy(), codes[:, length - most :].copy(), constant)
-            )
-        whole, first, last, constant = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return cls(whole, first, last, constant, length)
+            found.append((whole, codes[:, :most].copy(), codes[:, length - most :].copy()))
+        whole, first, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return cls(whole, first, last, length)
 
-    def parts(self) -> Iterator[tuple[Codes, Codes, npt.NDArray[np.bool_]]]:
+    def parts(self) -> Iterator[tuple[Codes, Codes]]:
         """The ends and the beginnings of windows without so many values, from one value on.
 
-        Equal hashes of the two stand for equal values. The last mask says whether an end varies.
+        Equal hashes of the two stand for equal values.
         """
         powers = np.cumprod(np.full(self.length, BASE))
         tails = heads = self.whole
         for step in range(1, self.first.shape[1] + 1):
             tails = tails - self.first[:, step - 1] * powers[step - 1]
             heads = heads - self.last[:, -step] * powers[self.length - step]
-            yield tails, heads * powers[step - 1], self.constant < self.length - step
+            yield tails, heads * powers[step - 1]
 
 
 def hashed(rows: npt.NDArray[np.generic], domains: Indices) -> Codes:
@@ -216,12 +210,12 @@ def _followed(ends: WindowEnds) -> Iterator[tuple[int, float]]:
     """The share of windows that end as another one begins, so many values later or fewer."""
     some = np.unique(np.linspace(0, len(ends.whole) - 1, PAIRS).astype(np.int64))
     found = np.zeros(len(some), dtype=bool)
-    for step, (tails, heads, varies) in enumerate(ends.parts(), start=1):
+    for step, (tails, heads) in enumerate(ends.parts(), start=1):
         ordered = np.sort(heads)
         if _is_ambiguous(ordered):
             return
         places = np.searchsorted(ordered, tails[some]).clip(max=len(ordered) - 1)
-        found |= (ordered[places] == tails[some]) & varies[some]
+        found |= ordered[places] == tails[some]
         yield step, float(found.mean())
 
 
@@ -236,14 +230,12 @@ def _followers(ends: WindowEnds) -> dict[int, tuple[int, int]]:
     after: dict[int, tuple[int, int]] = {}
     before: set[int] = set()
     last = first = np.arange(len(ends.whole))  # without one after it, without one before it
-    for step, (tails, heads, varies) in enumerate(ends.parts(), start=1):
+    for step, (tails, heads) in enumerate(ends.parts(), start=1):
         if _is_ambiguous(np.sort(heads)):
             break
         free = dict(zip(heads[first].tolist(), first.tolist(), strict=True))
-        for row, tail, can in zip(
-            last.tolist(), tails[last].tolist(), varies[last].tolist(), strict=True
-        ):
-            if can and free.get(tail, row) != row:
+        for row, tail in zip(last.tolist(), tails[last].tolist(), strict=True):
+            if free.get(tail, row) != row:
                 after[row] = free.pop(tail), step
                 before.add(after[row][0])
         last = np.array([row for row in last.tolist() if row not in after], dtype=np.int64)

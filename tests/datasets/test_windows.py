@@ -127,6 +127,9 @@ def test_tables_of_few_values_are_no_windows() -> None:
     assert sequence_of(one_hot, np.zeros(50, dtype=np.int64)) is None
     counting = np.arange(50)[:, None] + np.zeros((1, columns))
     assert sequence_of(counting, np.zeros(50, dtype=np.int64)) is None
+    levels = np.random.default_rng(0).integers(0, 9, 60)
+    ordinal = (np.arange(8) < levels[:, None]).astype(float)
+    assert sequence_of(ordinal, np.zeros(60, dtype=np.int64)) is None
     one_row = np.tile(SERIES[:10], (50, 1))
     assert sequence_of(one_row, np.zeros(50, dtype=np.int64)) is None
 
