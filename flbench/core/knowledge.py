@@ -18,6 +18,8 @@ What = str | Callable[[Any], str]
 """What reading a field is called, or a function of the object that says it; "" = not noted."""
 SAMPLES = "numbers of samples"
 """What every method reads that averages by samples."""
+SCALES = "means and deviations of features"
+"""What is known of the clients where columns are scaled alike (`Dataset.scaled`)."""
 _FOUND: ContextVar[set[str] | None] = ContextVar("found", default=None)
 
 

@@ -25,6 +25,8 @@ from flbench.partitions.sharding import split_off
 
 POOLED = 2**25
 """Bytes of pooled batches that are remembered."""
+CONSTANT = 1e-12
+"""A deviation below this share of the largest value comes from rounding."""
 Gather = Callable[[Tensor, Tensor], Tensor]
 """Copies rows of a table, shape (m,), int64, to a table of their own, shape (m, ...)."""
 
@@ -115,6 +117,8 @@ class Federation:
         classes: number of labels.
         fingerprint: hashes of the data and of all index lists, hexadecimal.
         newcomers: clients that do not take part in training, or None.
+        scaled: number of columns that are scaled by mean and deviation of all training samples,
+            which the server learns of the clients.
     """
 
     visible: Samples
@@ -123,6 +127,7 @@ class Federation:
     classes: int
     fingerprint: Mapping[str, str]
     newcomers: Newcomers | None = None
+    scaled: int = 0
 
     @property
     def clients(self) -> int:
@@ -288,11 +293,12 @@ def federate(
         for client, owned in enumerate(partition.clients)
     ]
     splits = {name: [one[name] for one in split] for name in ("train", "validation", "test")}
+    learned_from = np.concatenate(splits["train"][: len(split) - newcomers])
     if server is not None and len(server):
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
-    pool = partial(_pool, dataset, gather)
+    pool = partial(_pool, replace(dataset, x=scaled(dataset, learned_from)), gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
         held_out=pool({"test": splits["test"][:n]}),
@@ -306,7 +312,29 @@ def federate(
             held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         ),
+        scaled=len(dataset.scaled),
     )
+
+
+def scaled(dataset: Dataset, train: Indices) -> Tensor:
+    """The samples, with columns scaled to mean 0 and deviation 1 of some of them, shape (m, d).
+
+    What is missing (NaN) becomes the mean; a column that is constant there is centred only.
+
+    Args:
+        dataset: says which columns are scaled (`Dataset.scaled`).
+        train: samples that mean and deviation are of: those that clients train on.
+    """
+    if not dataset.scaled:
+        return dataset.x
+    columns, x = list(dataset.scaled), dataset.x.clone()
+    values = x[:, columns].double().numpy()
+    known = np.ma.masked_invalid(values[train])
+    mean, deviation = (known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
+    least = CONSTANT * np.abs(known).max(axis=0).filled(0.0)
+    found = (values - mean) / np.where(deviation <= least, 1.0, deviation)
+    x[:, columns] = torch.from_numpy(np.nan_to_num(found)).float()
+    return x
 
 
 def _refuse_shared(partition: Partition) -> None:

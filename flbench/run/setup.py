@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from flbench.core.bank_budget import RowStore
 from flbench.core.client_module import ClientModule
 from flbench.core.dataset import Dataset
+from flbench.core.knowledge import SCALES
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
@@ -101,6 +102,8 @@ def prepare(
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
     if opens_argument(spec.suite.dataset):
         spec.say(described(federation))
+    if federation.scaled:
+        hooks.read.add(SCALES)
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
     if len(owned) < wanted:
         spec.say(
