@@ -3,10 +3,10 @@
 A client is a school. The label is the third in which a child's score lies among all scores of its
 grade in the training part: the score grows by grade, so grade alone would predict thirds of all. A
 child is in the table once a year, so the test part is a quarter of the *children*, drawn once with
-a fixed seed, and thirds and test part are the same for every seed of a run. Features: type of class,
-free lunch, sex, grade, the teacher's years, degree and level. Left out: the score in reading, which
-gives the label away, ethnic groups of child and teacher, and date of birth. No true groups are
-known.
+a fixed seed, and thirds and test part are the same for every seed of a run. Features: type of
+class, free lunch, sex, grade, the teacher's years, degree and level. Left out: the score in
+reading, which gives the label away, ethnic groups of child and teacher, and date of birth. No true
+groups are known.
 """
 
 from __future__ import annotations

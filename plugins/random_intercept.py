@@ -1,0 +1,127 @@
+"""Random intercept: a linear model of all data with a level of its own for each client, shrunk.
+
+The mixed model of Laird, Ware, "Random-effects models for longitudinal data", Biometrics 1982, for
+labels as in Breslow, Clayton, "Approximate inference in generalized linear mixed models", JASA
+1993; fitted by variational Bayes (statsmodels' BinomialBayesMixedGLM).
+
+    logit p_i(y = c | x) = w_c x + b_c + u_ic,   u_ic ~ N(0, s_c^2)
+
+What a statistician does with such data before anything federated: one slope for all, and a level of
+each client, pulled towards that of all the more, the fewer samples the client has. Each label is
+fitted against all others, and the probabilities are scaled to sum to one; of two labels, one is
+fitted. A newcomer has the level of all. Not federated: the clients' samples are sent once and
+counted in scalars, and the method is never ranked. Needs the extra `mixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import flbench as fl
+
+
+@dataclass(frozen=True)
+class RandomIntercept:
+    """A linear model with a random level of each client, on all samples; a reference."""
+
+    paper: ClassVar[str] = "Laird, Ware, Biometrics 1982"
+    year: ClassVar[int] = 1982
+    kind: ClassVar[str] = "personalised"
+    pools_data: ClassVar[bool] = True
+    conformance: ClassVar[fl.Conformance] = fl.Conformance()
+
+    @fl.hookimpl
+    def plan(self, ctx: fl.Context) -> Sequence[fl.Stage]:
+        """A stage in which nobody trains, as a round has one."""
+        if ctx.round == 1:
+            size = ctx.client_data(0)[0][0].numel()
+            ctx.send("up", ctx.everybody, "samples", ctx.samples * (size + 1))
+        return (fl.Stage("probe", ctx.cohort, 0),)
+
+    @fl.hookimpl
+    def dispatch(self, ctx: fl.Context) -> fl.Start:
+        """No model is sent."""
+        return fl.Start(sent_mask=ctx.layout.none_mask, returned_mask=ctx.layout.none_mask)
+
+    @fl.hookimpl
+    def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The slopes of all, with the level of each client; a newcomer has that of all."""
+        data = [ctx.client_data(client) for client in range(ctx.clients)]
+        x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+        if y.ndim > 1 or not x.is_floating_point():
+            raise fl.Undefined("a linear model is of tables with one label for each sample")
+        owners = np.repeat(np.arange(ctx.clients), [len(own) for _, own in data])
+        table = x.flatten(1).numpy(force=True).astype(np.float64)
+        sizes = (*table.shape, ctx.classes, ctx.clients)
+        labels = y.numpy(force=True).astype(np.int64)
+        weights, levels = fitted(table.tobytes(), labels.tobytes(), owners.tobytes(), sizes)
+        known = np.concatenate([levels, np.zeros((1, levels.shape[1]))])
+        own = torch.from_numpy(known[clients.clamp(max=ctx.clients).numpy()]).float()
+        return fl.Personal(
+            row=torch.zeros_like(clients),
+            extras={
+                "intercept.own": own,
+                "intercept.weights": torch.from_numpy(weights).float().expand(len(clients), -1, -1),
+            },
+            predictor=predicted,
+        )
+
+    @fl.hookimpl
+    def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
+        """The same of newcomers."""
+        return self.personalise(state, clients, ctx)
+
+
+@lru_cache(maxsize=2)
+def fitted(
+    table: bytes, labels: bytes, owners: bytes, sizes: tuple[int, int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of features and constant, shape (K, d + 1), and levels of clients, shape (N, K).
+
+    Args:
+        table: float64, shape (m, d).
+        labels: int64, shape (m,).
+        owners: the client of each sample, int64, shape (m,).
+        sizes: m, d, C, N.
+
+    Returns:
+        K is C; of two labels it is 1, the odds of the second.
+    """
+    try:
+        from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM
+    except ImportError:
+        raise fl.UserError(
+            "random-intercept fits its model by statsmodels: pip install 'flbench[mixed]'"
+        ) from None
+    from scipy.sparse import csr_matrix
+
+    rows, columns, classes, clients = sizes
+    x = np.frombuffer(table).reshape(rows, columns)
+    y, who = (np.frombuffer(one, dtype=np.int64) for one in (labels, owners))
+    design = np.concatenate([x, np.ones((rows, 1))], axis=1)
+    levels = csr_matrix((np.ones(rows), (np.arange(rows), who)), shape=(rows, clients))
+    kinds = np.zeros(clients, dtype=np.int64)
+    found = []
+    for label in [1] if classes == 2 else range(classes):
+        model = BinomialBayesMixedGLM((y == label).astype(float), design, levels, kinds)
+        start = np.zeros(model.k_fep + model.k_vcp + model.k_vc)
+        fit = model.fit_vb(mean=start, sd=np.ones_like(start))
+        found.append((fit.fe_mean, fit.vc_mean))
+    weights, own = (np.stack(parts) for parts in zip(*found, strict=True))
+    return weights, own.T
+
+
+def predicted(module: fl.ClientModule, x: Tensor) -> Tensor:
+    """Logarithms of probabilities of one client's samples, shape (b, C)."""
+    weights, own = (module.received[f"intercept.{name}"] for name in ("weights", "own"))
+    odds = x.flatten(1) @ weights[:, :-1].T + weights[:, -1] + own
+    if odds.shape[1] == 1:
+        return torch.cat([torch.zeros_like(odds), odds], dim=1)
+    return torch.nn.functional.logsigmoid(odds).log_softmax(dim=1)
