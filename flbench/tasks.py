@@ -41,6 +41,15 @@ class Task:
         """
         return ours - theirs if self.higher_is_better else theirs - ours
 
+    def named(self, metric: str) -> str:
+        """The name here of a metric or a curve of classes: with this headline for `accuracy`.
+
+        Example:
+            >>> TASKS["numbers"].named("unseen_accuracy_tuned")
+            'unseen_rmse_tuned'
+        """
+        return metric.replace("accuracy", self.headline)
+
 
 TASKS: Mapping[str, Task] = {
     task.name: task

@@ -112,7 +112,7 @@ def _counts(samples: Samples, classes: int) -> Ints:
     import numpy as np
 
     labels = samples.y.numpy()
-    if labels.ndim > 1:
+    if labels.ndim > 1 or samples.y.is_floating_point():
         labels, classes = np.zeros(len(labels), dtype=np.int64), 1
     lists = zip(samples.splits["train"], samples.splits["validation"], strict=True)
     return np.stack(

@@ -33,7 +33,7 @@ STRIP_COLOUR, MEDIAN_COLOUR = COLOURS[:2]
 
 def client_accuracies(results: Sequence[Result]) -> Floats:
     """Accuracy of every client with test samples, all seeds in one row, shape (n,)."""
-    accuracies = [result.clients.accuracies() for result in results]
+    accuracies = [result.clients.headline_values() for result in results]
     return np.concatenate(accuracies) if accuracies else np.empty(0)
 
 

@@ -401,7 +401,7 @@ def _compared(
 
 def client_accuracies(row: ResultGroup) -> dict[int, Floats]:
     """Accuracy of every client, shape (N,), by seed."""
-    return {one.seed: one.clients.accuracies() for one in row.results}
+    return {one.seed: one.clients.headline_values() for one in row.results}
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:

@@ -197,6 +197,12 @@ class RunContext(Context):
         return groups.clone()  # with them groups are judged
 
     @property
+    def counted(self) -> Tensor:
+        """`label_counts`, for the core: zeros where samples have no classes."""
+        found: Tensor = vars(self)["label_counts"]
+        return found
+
+    @property
     def _samples(self) -> Samples:
         """The visible samples: there before the executor is."""
         services = self.services

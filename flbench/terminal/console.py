@@ -20,6 +20,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.errors import Interrupted, escaped
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
+from flbench.tasks import TASKS
 
 
 @contextmanager
@@ -69,8 +70,12 @@ def interruption_ends(terminal: Terminal, status: Status) -> Iterator[None]:
             signal.signal(one, before[one])
 
 
+NOTHING = "accuracy -"
+"""Before the first evaluation."""
+
+
 class Console:
-    """Progress on standard error: round, accuracy, remaining time."""
+    """Progress on standard error: round, accuracy or another headline, remaining time."""
 
     LINES = 10
     """Number of lines per run if standard error is not a terminal."""
@@ -80,7 +85,7 @@ class Console:
         self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
-        self._accuracy = "-"
+        self._headline = NOTHING
 
     def importing(self) -> AbstractContextManager[object]:
         """Import large packages, and say so in a terminal."""
@@ -91,30 +96,30 @@ class Console:
         """Open the bar; that of a run that ended without a result is closed."""
         self.close()
         title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
-        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        self._began, self._first, self._headline = time.monotonic(), info.first, NOTHING
         if not self._terminal.is_terminal:
             self.tell(f"{title}: {info.rounds} rounds")
             return
         self._bar = self._progress(
-            progress.TextColumn("accuracy {task.fields[accuracy]}"), progress.TimeRemainingColumn()
+            progress.TextColumn("{task.fields[headline]}"), progress.TimeRemainingColumn()
         )
         done = info.first - 1
-        self._bar.add_task(escaped(title), total=info.rounds, completed=done, accuracy="  -  ")
+        self._bar.add_task(escaped(title), total=info.rounds, completed=done, headline=NOTHING)
         self._bar.start()
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the bar."""
-        self._update_accuracy(record)
+        self._update_headline(record)
         if self._bar is not None:
             task = self._bar.task_ids[0]
-            self._bar.update(task, completed=record.round, accuracy=self._accuracy)
+            self._bar.update(task, completed=record.round, headline=self._headline)
             return
         done, rounds = record.round * self.LINES, record.rounds
         if done // rounds == (done - self.LINES) // rounds:
             return
         self.tell(
-            f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}"
+            f"  round {record.round}/{record.rounds}  {self._headline}"
             f"  {self._left(record):.0f} s left"
         )
 
@@ -136,11 +141,12 @@ class Console:
         )
         return progress.Progress(*first, *columns, console=self._terminal)
 
-    def _update_accuracy(self, record: RoundRecord) -> None:
-        """Remember the latest accuracy; not every round is evaluated."""
-        accuracy = record.metrics.get("accuracy")
-        if accuracy is not None:
-            self._accuracy = f"{accuracy:.3f}"
+    def _update_headline(self, record: RoundRecord) -> None:
+        """Remember the latest headline; not every round is evaluated."""
+        for task in TASKS.values():
+            value = record.metrics.get(task.headline)
+            if value is not None:
+                self._headline = f"{task.heading} {value:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
         """Estimated seconds until the last round, from the mean of the rounds so far."""
@@ -230,7 +236,7 @@ class RunBar(Console):
 
     def run_started(self, info: RunInfo) -> None:
         """Open the bar."""
-        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        self._began, self._first, self._headline = time.monotonic(), info.first, NOTHING
         self.close()
         if (bar := self._sweep._bar) is not None:
             title = escaped(f"{info.method} on {info.suite}, seed {info.seed}")
@@ -238,9 +244,9 @@ class RunBar(Console):
 
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the bar."""
-        self._update_accuracy(record)
+        self._update_headline(record)
         if (bar := self._sweep._bar) is not None and self._task is not None:
-            note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
+            note = f"{self._headline}  {span(self._left(record))} left"
             bar.update(self._task, completed=record.round, note=note)
 
     def close(self) -> None:
