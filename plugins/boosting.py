@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -76,14 +76,16 @@ class Boosting:
         """The trees of some samples, shape (m, ...).
 
         Raises:
-            Undefined: they are no rows of numbers with one label each.
+            Undefined: they are no rows of numbers, or have other targets than a class or numbers.
         """
-        if y.ndim > 1 or not x.is_floating_point():
-            raise fl.Undefined("trees are of tables with one label for each sample")
+        if ctx.task == "labels" or not x.is_floating_point():
+            raise fl.Undefined("trees are of tables with a class or numbers for each sample")
+        kind = np.int64 if ctx.task == "classes" else np.float64
         table = x.flatten(1).numpy(force=True).astype(np.float32)
-        labels = y.numpy(force=True).astype(np.int64)
-        sizes = (*table.shape, ctx.classes)
-        return fitted(table.tobytes(), labels.tobytes(), sizes, self.trees, self.rate)
+        targets = y.numpy(force=True).astype(kind)
+        sizes = (*table.shape, ctx.outputs)
+        fit = classifier if ctx.task == "classes" else regressors
+        return fit(table.tobytes(), targets.tobytes(), sizes, self.trees, self.rate)
 
     def _served(self, clients: Tensor, models: Sequence[Trees]) -> fl.Personal:
         return fl.Personal(
@@ -108,9 +110,16 @@ class BoostingAlone(Boosting):
         return self._served(clients, [self._fitted(x, y, ctx) for x, y in data])
 
 
+class Trees(Protocol):
+    """What predicts the targets of rows."""
+
+    def outputs(self, table: np.ndarray) -> np.ndarray:
+        """What a network would answer, (b, d) -> (b, C)."""
+
+
 @dataclass(frozen=True)
-class Trees:
-    """What predicts the labels of rows.
+class Classifier:
+    """Trees for classes.
 
     Attributes:
         model: a classifier of scikit-learn; None = there is one label alone.
@@ -122,8 +131,8 @@ class Trees:
     labels: np.ndarray
     shares: np.ndarray
 
-    def logits(self, table: np.ndarray) -> np.ndarray:
-        """Logarithms of probabilities, (b, d) -> (b, C); of labels that it does not know, small."""
+    def outputs(self, table: np.ndarray) -> np.ndarray:
+        """Logarithms of probabilities; of labels that it does not know, small."""
         found = np.tile(self.shares, (len(table), 1))
         if self.model is not None:
             known = self.model.predict_proba(table)
@@ -131,10 +140,32 @@ class Trees:
         return found
 
 
+@dataclass(frozen=True)
+class Regressors:
+    """Trees for numbers: a regressor of scikit-learn for each."""
+
+    models: tuple[Any, ...]
+
+    def outputs(self, table: np.ndarray) -> np.ndarray:
+        """The numbers."""
+        return np.stack([model.predict(table) for model in self.models], axis=1)
+
+
+def settings(rows: int, trees: int, rate: float) -> dict[str, Any]:
+    """Arguments of scikit-learn's trees."""
+    return {
+        "learning_rate": rate,
+        "max_iter": trees,
+        "min_samples_leaf": LEAVES[rows >= SMALL],
+        "early_stopping": False,
+        "random_state": 0,
+    }
+
+
 @lru_cache(maxsize=4096)
-def fitted(
+def classifier(
     table: bytes, labels: bytes, sizes: tuple[int, int, int], trees: int, rate: float
-) -> Trees:
+) -> Classifier:
     """The trees of a table of `sizes` (m, d, C) in float32 with labels in int64."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -144,18 +175,26 @@ def fitted(
     counts = np.bincount(y, minlength=classes)
     shares = np.log((counts + 1 / classes) / (rows + 1))
     if (counts > 0).sum() < 2:
-        return Trees(None, np.flatnonzero(counts), shares)
-    model = HistGradientBoostingClassifier(
-        learning_rate=rate,
-        max_iter=trees,
-        min_samples_leaf=LEAVES[rows >= SMALL],
-        early_stopping=False,
-        random_state=0,
-    ).fit(x, y)
-    return Trees(model, model.classes_, shares)
+        return Classifier(None, np.flatnonzero(counts), shares)
+    model = HistGradientBoostingClassifier(**settings(rows, trees, rate)).fit(x, y)
+    return Classifier(model, model.classes_, shares)
+
+
+@lru_cache(maxsize=4096)
+def regressors(
+    table: bytes, targets: bytes, sizes: tuple[int, int, int], trees: int, rate: float
+) -> Regressors:
+    """The trees of a table of `sizes` (m, d, k) in float32 with targets in float64, (m, k)."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    rows, columns, numbers = sizes
+    x = np.frombuffer(table, dtype=np.float32).reshape(rows, columns)
+    y = np.frombuffer(targets).reshape(rows, numbers)
+    known = settings(rows, trees, rate)
+    return Regressors(tuple(HistGradientBoostingRegressor(**known).fit(x, one) for one in y.T))
 
 
 def predicted(module: fl.ClientModule, x: Tensor, models: Sequence[Trees]) -> Tensor:
-    """The logits of one client's samples, shape (b, C)."""
+    """The outputs for one client's samples, shape (b, C)."""
     trees = models[int(module.received["boosting.client"])]
-    return torch.from_numpy(trees.logits(x.flatten(1).numpy(force=True))).to(x)
+    return torch.from_numpy(trees.outputs(x.flatten(1).numpy(force=True))).to(x)

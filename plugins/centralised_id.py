@@ -93,7 +93,7 @@ class CentralisedId:
         """The network, with numbers of every client."""
         x = ctx.client_data(0)[0]
         shifted = x[0].numel() if x.is_floating_point() else 0
-        return WithIds(net, ctx.local, ctx.clients, (shifted, ctx.classes), self.scale)
+        return WithIds(net, ctx.local, ctx.clients, (shifted, ctx.outputs), self.scale)
 
     @fl.hookimpl
     def batch_loss(self, ctx: fl.Context) -> fl.BatchLoss:

@@ -1,11 +1,13 @@
-"""Own majority: every client predicts from its own labels alone, whatever the sample is.
+"""Own majority: every client predicts from its own targets alone, whatever the sample is.
 
-    p_i(y) = (n_iy + 1 / C) / (n_i + 1), for every x
+    classes   p_i(y) = (n_iy + 1 / C) / (n_i + 1)
+    numbers   the mean of the client's training targets
+    labels    p_i(label) = (n_i,label + 1 / 2) / (n_i + 1)
 
-The least that a model has to beat on natural clients, whose labels often say more than their
+The least that a model has to beat on natural clients, whose targets often say more than their
 features: no model is trained and nothing is sent. n_iy counts the client's training samples of
-label y; of text, its tokens. No paper: the share of labels with one sample's weight on equal shares
-(a Dirichlet prior of total weight 1).
+label y; of text, its tokens. No paper: shares with one sample's weight on equal shares (a Dirichlet
+prior of total weight 1).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 import flbench as fl
@@ -22,7 +25,7 @@ import flbench as fl
 
 @dataclass(frozen=True)
 class OwnMajority:
-    """Every client predicts its own most frequent label; a reference, nothing is trained."""
+    """Every client predicts its most frequent label, or mean; a reference, nothing is trained."""
 
     paper: ClassVar[str] = "a reference of flbench"
     year: ClassVar[int] = 2026
@@ -43,13 +46,11 @@ class OwnMajority:
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal:
-        """The logarithms of a client's shares of labels, for every sample."""
-        counts = ctx.own_label_counts(clients).double()
-        shares = (counts + 1 / ctx.classes) / (counts.sum(dim=1, keepdim=True) + 1)
-        is_text = ctx.client_data(int(clients[0]))[1].ndim > 1
+        """What a client predicts of every sample."""
+        is_text = ctx.task == "classes" and ctx.client_data(int(clients[0]))[1].ndim > 1
         return fl.Personal(
-            row=clients.new_zeros(len(clients)),
-            extras={"majority.shares": shares.log().float()},
+            row=torch.zeros_like(clients),
+            extras={"majority.output": outputs(clients, ctx)},
             predictor=partial(predicted, is_text=is_text),
         )
 
@@ -59,7 +60,19 @@ class OwnMajority:
         return self.personalise(state, clients, ctx)
 
 
+def outputs(clients: Tensor, ctx: fl.Context) -> Tensor:
+    """The output of each of some clients for every sample, shape (n, C), as a network gives it."""
+    if ctx.task == "classes":
+        counts = ctx.own_label_counts(clients).double()
+        shares = (counts + 1 / counts.shape[1]) / (counts.sum(dim=1, keepdim=True) + 1)
+        return shares.log().float()
+    targets = [ctx.client_data(client)[1].float() for client in clients.tolist()]
+    if ctx.task == "numbers":
+        return torch.stack([y.mean(dim=0) for y in targets])
+    return torch.stack([((y.sum(dim=0) + 0.5) / (len(y) + 1)).logit() for y in targets])
+
+
 def predicted(module: fl.ClientModule, x: Tensor, is_text: bool) -> Tensor:
-    """The client's logarithms of shares for samples x: shape (b, C), of text (b, T, C)."""
-    shares = module.received["majority.shares"]
-    return shares.expand(*(x.shape if is_text else x.shape[:1]), -1)
+    """The client's output for samples x: shape (b, C), of text (b, T, C)."""
+    output = module.received["majority.output"]
+    return output.expand(*(x.shape if is_text else x.shape[:1]), -1)

@@ -1,14 +1,16 @@
 """Random intercept: a linear model of all data with a level of its own for each client, shrunk.
 
 The mixed model of Laird, Ware, "Random-effects models for longitudinal data", Biometrics 1982, for
-labels as in Breslow, Clayton, "Approximate inference in generalized linear mixed models", JASA
-1993; fitted by variational Bayes (statsmodels' BinomialBayesMixedGLM).
+numbers (statsmodels' MixedLM, restricted likelihood); for classes as in Breslow, Clayton,
+"Approximate inference in generalized linear mixed models", JASA 1993, fitted by variational Bayes
+(statsmodels' BinomialBayesMixedGLM).
 
-    logit p_i(y = c | x) = w_c x + b_c + u_ic,   u_ic ~ N(0, s_c^2)
+    numbers   y_i(x) = w x + b + u_i
+    classes   logit p_i(y = c | x) = w_c x + b_c + u_ic        u ~ N(0, s^2)
 
 What a statistician does with such data before anything federated: one slope for all, and a level of
-each client, pulled towards that of all the more, the fewer samples the client has. Each label is
-fitted against all others, and the probabilities are scaled to sum to one; of two labels, one is
+each client, pulled towards that of all the more, the fewer samples the client has. Each class is
+fitted against all others, and the probabilities are scaled to sum to one; of two classes, one is
 fitted. A newcomer has the level of all. Not federated: the clients' samples are sent once and
 counted in scalars, and the method is never ranked. Needs the extra `mixed`.
 """
@@ -55,13 +57,17 @@ class RandomIntercept:
         """The slopes of all, with the level of each client; a newcomer has that of all."""
         data = [ctx.client_data(client) for client in range(ctx.clients)]
         x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
-        if y.ndim > 1 or not x.is_floating_point():
-            raise fl.Undefined("a linear model is of tables with one label for each sample")
+        if ctx.task == "labels" or not x.is_floating_point():
+            raise fl.Undefined(
+                "a linear model is of tables with a class or numbers for each sample"
+            )
         owners = np.repeat(np.arange(ctx.clients), [len(own) for _, own in data])
         table = x.flatten(1).numpy(force=True).astype(np.float64)
-        sizes = (*table.shape, ctx.classes, ctx.clients)
-        labels = y.numpy(force=True).astype(np.int64)
-        weights, levels = fitted(table.tobytes(), labels.tobytes(), owners.tobytes(), sizes)
+        kind = np.int64 if ctx.task == "classes" else np.float64
+        sizes = (*table.shape, ctx.outputs, ctx.clients)
+        targets = y.numpy(force=True).astype(kind)
+        fit = fitted_classes if ctx.task == "classes" else fitted_numbers
+        weights, levels = fit(table.tobytes(), targets.tobytes(), owners.tobytes(), sizes)
         known = np.concatenate([levels, np.zeros((1, levels.shape[1]))])
         own = torch.from_numpy(known[clients.clamp(max=ctx.clients).numpy()]).float()
         return fl.Personal(
@@ -70,7 +76,7 @@ class RandomIntercept:
                 "intercept.own": own,
                 "intercept.weights": torch.from_numpy(weights).float().expand(len(clients), -1, -1),
             },
-            predictor=predicted,
+            predictor=predicted if ctx.task == "classes" else linear,
         )
 
     @fl.hookimpl
@@ -79,27 +85,33 @@ class RandomIntercept:
         return self.personalise(state, clients, ctx)
 
 
+Fit = tuple[np.ndarray, np.ndarray]
+"""Weights of features and constant, shape (K, d + 1), and levels of clients, shape (N, K)."""
+
+
+def missing() -> fl.UserError:
+    """The error where statsmodels is not installed."""
+    return fl.UserError(
+        "random-intercept fits its model by statsmodels: pip install 'flbench[mixed]'"
+    )
+
+
 @lru_cache(maxsize=2)
-def fitted(
+def fitted_classes(
     table: bytes, labels: bytes, owners: bytes, sizes: tuple[int, int, int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of features and constant, shape (K, d + 1), and levels of clients, shape (N, K).
+) -> Fit:
+    """The model of classes; K is C, of two classes 1, the odds of the second.
 
     Args:
         table: float64, shape (m, d).
         labels: int64, shape (m,).
         owners: the client of each sample, int64, shape (m,).
         sizes: m, d, C, N.
-
-    Returns:
-        K is C; of two labels it is 1, the odds of the second.
     """
     try:
         from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM
     except ImportError:
-        raise fl.UserError(
-            "random-intercept fits its model by statsmodels: pip install 'flbench[mixed]'"
-        ) from None
+        raise missing() from None
     from scipy.sparse import csr_matrix
 
     rows, columns, classes, clients = sizes
@@ -118,10 +130,44 @@ def fitted(
     return weights, own.T
 
 
+@lru_cache(maxsize=2)
+def fitted_numbers(
+    table: bytes, targets: bytes, owners: bytes, sizes: tuple[int, int, int, int]
+) -> Fit:
+    """The model of numbers; K is how many there are. Arguments as of `fitted_classes`.
+
+    Columns that depend on others, as the codes of a category and the constant do, are taken
+    together: the model is fitted in a basis of the features, which changes no prediction.
+    """
+    try:
+        from statsmodels.regression.mixed_linear_model import MixedLM
+    except ImportError:
+        raise missing() from None
+    rows, columns, numbers, clients = sizes
+    x = np.frombuffer(table).reshape(rows, columns)
+    y = np.frombuffer(targets).reshape(rows, numbers)
+    who = np.frombuffer(owners, dtype=np.int64)
+    design = np.concatenate([x, np.ones((rows, 1))], axis=1)
+    _, spread, directions = np.linalg.svd(design.T @ design)
+    basis = directions[spread > spread[0] * 1e-10].T
+    found = []
+    for column in y.T:
+        fit = MixedLM(column, design @ basis, groups=who).fit()
+        levels = [float(fit.random_effects[client].iloc[0]) for client in range(clients)]
+        found.append((basis @ fit.fe_params, np.array(levels)))
+    weights, own = (np.stack(parts) for parts in zip(*found, strict=True))
+    return weights, own.T
+
+
+def linear(module: fl.ClientModule, x: Tensor) -> Tensor:
+    """The linear model of one client's samples, (b, ...) -> (b, K)."""
+    weights, own = (module.received[f"intercept.{name}"] for name in ("weights", "own"))
+    return x.flatten(1) @ weights[:, :-1].T + weights[:, -1] + own
+
+
 def predicted(module: fl.ClientModule, x: Tensor) -> Tensor:
     """Logarithms of probabilities of one client's samples, shape (b, C)."""
-    weights, own = (module.received[f"intercept.{name}"] for name in ("weights", "own"))
-    odds = x.flatten(1) @ weights[:, :-1].T + weights[:, -1] + own
+    odds = linear(module, x)
     if odds.shape[1] == 1:
         return torch.cat([torch.zeros_like(odds), odds], dim=1)
     return torch.nn.functional.logsigmoid(odds).log_softmax(dim=1)

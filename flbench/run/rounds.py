@@ -55,6 +55,7 @@ class Run:
 
     Attributes:
         context: the context of round 0; each round gets a copy.
+        scaled: number of features that are scaled (`federation.feature_scale`).
         held_out: the test samples, which no hook can reach from its context.
         checkpoint: where the last whole round is kept; None = nowhere.
         judged: ids of the clients that are judged, ascending; None = all.

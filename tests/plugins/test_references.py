@@ -11,7 +11,7 @@ from toy import Play, Played
 
 from flbench.core.dataset import Dataset
 from flbench_plugins import boosting, random_intercept
-from flbench_plugins.boosting import Trees
+from flbench_plugins.boosting import Classifier
 
 
 def natural(y: torch.Tensor, x: torch.Tensor, each: int) -> Dataset:
@@ -97,10 +97,10 @@ def test_trees_learn_what_no_line_does(play_toy: Play) -> None:
 
 def test_a_client_of_one_label_predicts_its_shares() -> None:
     x, y = np.zeros((3, 2), dtype=np.float32), np.full(3, 2, dtype=np.int64)
-    found = boosting.fitted(x.tobytes(), y.tobytes(), (3, 2, 3), 5, 0.1)
+    found = boosting.classifier(x.tobytes(), y.tobytes(), (3, 2, 3), 5, 0.1)
     assert found.model is None
     shares = np.log(np.array([1 / 3, 1 / 3, 3 + 1 / 3]) / 4)
-    np.testing.assert_allclose(found.logits(np.zeros((2, 2))), [shares, shares])
+    np.testing.assert_allclose(found.outputs(np.zeros((2, 2))), [shares, shares])
 
 
 def test_labels_that_trees_do_not_know_are_unlikely_and_not_impossible() -> None:
@@ -109,7 +109,7 @@ def test_labels_that_trees_do_not_know_are_unlikely_and_not_impossible() -> None
             return np.tile([0.25, 0.75], (len(table), 1))
 
     shares = np.log(np.array([0.4, 0.1, 0.5]))
-    found = Trees(Half(), np.array([0, 2]), shares).logits(np.zeros((1, 1)))
+    found = Classifier(Half(), np.array([0, 2]), shares).outputs(np.zeros((1, 1)))
     np.testing.assert_allclose(found, np.log([[0.25, 0.1, 0.75]]))
 
 
@@ -128,7 +128,7 @@ def test_levels_are_found_and_those_of_few_samples_are_pulled_to_zero() -> None:
     sizes = [200] * 10 + [4, 4]
     x, y, owners = levels(sizes)
     parts = x.tobytes(), y.tobytes(), owners.tobytes()
-    weights, own = random_intercept.fitted(*parts, (len(y), 2, 2, len(sizes)))
+    weights, own = random_intercept.fitted_classes(*parts, (len(y), 2, 2, len(sizes)))
     assert weights.shape == (1, 3)
     assert own.shape == (12, 1)
     assert abs(weights[0, :2]).max() < 0.2

@@ -4,7 +4,8 @@ A client is a state. The label is the third in which the day's number of births 
 the state's own days of 1980-86, so it needs no model of how large a state is; the features are the
 day of the week, the month and the year. Days of 1980-86 are trained on, those of 1987-88 are
 tested, the later years. Thirds of each year alone would take the trend away, and with it what
-differs between states. Left out: the years before, days that no calendar has, and the date itself,
+differs between states. `births-number` asks for the number itself, as a share of the mean of the
+state's days of 1980-86. Left out: the years before, days that no calendar has, and the date itself,
 which is the year, month and day again. No true groups are known.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import THIRDS, Rows, built, chosen, thirds, whole
+from flbench.datasets.natural.building import THIRDS, Rows, Values, built, chosen, thirds, whole
 from flbench.datasets.natural.packaged import (
     INSTALL,
     Columns,
@@ -40,7 +41,8 @@ ABOUT = {
         fetch=INSTALL,
     )
 }
-FOUND = {"births": partial(found_in, FILE)}
+ABOUT["births-number"] = ABOUT["births"]
+FOUND = dict.fromkeys(ABOUT, partial(found_in, FILE))
 
 
 def births(root: Path) -> Dataset:
@@ -48,24 +50,37 @@ def births(root: Path) -> Dataset:
     return built("births", rows_of(read_pickled(FILE, COLUMNS)))
 
 
-def rows_of(table: Columns) -> Rows:
-    """The samples of the table as it is."""
+def births_number(root: Path) -> Dataset:
+    """The number of births on a day, as a share of the state's mean: a client per state."""
+    return built("births-number", rows_of(read_pickled(FILE, COLUMNS), as_number=True))
+
+
+def rows_of(table: Columns, as_number: bool = False) -> Rows:
+    """The samples of the table as it is; to predict a third, or the number."""
     late, real = table["year"] >= FIRST, is_a_day(table)
     some = chosen(table, late & real)
-    test = some["year"] >= TESTED
+    test, births, state = some["year"] >= TESTED, some["births"], some["state"]
     return Rows(
-        label=thirds(some["births"], some["state"], ~test),
-        client=some["state"],
+        label=births / mean_of(births, state, ~test) if as_number else thirds(births, state, ~test),
+        client=state,
         numbers={"year": some["year"]},
         categories={"wday": some["wday"], "month": whole(some["month"])},
         test=test,
-        labels=THIRDS,
+        labels=("share of the mean",) if as_number else THIRDS,
         values={"wday": DAYS, "month": [str(month) for month in range(1, 13)]},
         notes=(
             f"rows left out, from before {FIRST}: {int((~late).sum())}",
             f"rows left out, of days that no calendar has: {int((late & ~real).sum())}",
         ),
     )
+
+
+def mean_of(values: Values, block: Values, of: Values) -> Values:
+    """The mean of the rows `of` a block, for each of its rows, shape (m,)."""
+    _, places = np.unique(block, return_inverse=True)
+    sums, counts = np.bincount(places[of], values[of]), np.bincount(places[of])
+    found: Values = (sums / counts)[places]
+    return found
 
 
 def is_a_day(table: Columns) -> np.ndarray:

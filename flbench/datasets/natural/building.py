@@ -27,13 +27,13 @@ class Rows:
     """The samples of a federation as columns, each of shape (m,).
 
     Attributes:
-        label: texts.
+        label: texts; or float64, the number that is predicted.
         client: who has the sample, texts.
         numbers: columns of numbers by name; NaN = missing.
         categories: columns of texts by name, "" = missing, which is a category of its own.
         test: whether it is of the test part; None = suites draw one.
         group: true group of the sample's client, texts; None = not known.
-        labels: the labels in their order; () = sorted.
+        labels: the labels in their order, () = sorted; of a number its name.
         values: of a category the values in their order, where these are not sorted.
         notes: what was left out, one sentence each.
     """
@@ -51,7 +51,8 @@ class Rows:
 
 def built(name: str, rows: Rows) -> Dataset:
     """The data set of some rows; every client is a domain."""
-    labels, y = coded(rows.label, rows.labels)
+    is_number = rows.label.dtype.kind == "f"
+    labels, y = (rows.labels, rows.label) if is_number else coded(rows.label, rows.labels)
     clients, domains = coded(rows.client)
     parts = [np.asarray(column, dtype=np.float64)[:, None] for column in rows.numbers.values()]
     features = [f"{column} (numbers)" for column in rows.numbers]
@@ -68,16 +69,17 @@ def built(name: str, rows: Rows) -> Dataset:
     return Dataset(
         name,
         torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
-        torch.from_numpy(y),
+        torch.from_numpy(y.astype(np.float32) if is_number else y),
         len(labels),
         torch.from_numpy(domains),
         None if rows.test is None else torch.from_numpy(np.asarray(rows.test, dtype=bool)),
-        label_names=labels,
+        label_names=tuple(labels),
         domain_names=clients,
         features=tuple(features),
         notes=rows.notes,
         keeps_test=rows.test is not None,
         scaled=tuple(range(len(rows.numbers))),
+        task="numbers" if is_number else "classes",
         domain_groups=of_domain,
         group_names=groups,
     )
@@ -150,6 +152,16 @@ def thirds(values: Values, block: Values, of: Values) -> Values:
 
 
 THIRDS = ("low", "mid", "high")
+
+
+def standing(values: Values, block: Values, of: Values) -> Values:
+    """How many deviations a value is above the mean of its block, shape (m,); as `thirds`."""
+    found = np.empty(len(values))
+    for one in np.unique(block):
+        rows = block == one
+        known = values[rows & of]
+        found[rows] = (values[rows] - known.mean()) / known.std()
+    return found
 
 
 def with_enough(client: Values, least: int) -> Values:

@@ -3,7 +3,8 @@
 A client is a school. The label is the third in which a child's score lies among all scores of its
 grade in the training part: the score grows by grade, so grade alone would predict thirds of all. A
 child is in the table once a year, so the test part is a quarter of the *children*, drawn once with
-a fixed seed, and thirds and test part are the same for every seed of a run. Features: type of
+a fixed seed, and thirds and test part are the same for every seed of a run. `schools-score` asks
+for the score, in deviations from the mean of its grade in the training part. Features: type of
 class, free lunch, sex, grade, the teacher's years, degree and level. Left out: the score in
 reading, which gives the label away, ethnic groups of child and teacher, and date of birth. No true
 groups are known.
@@ -23,6 +24,7 @@ from flbench.datasets.natural.building import (
     Values,
     built,
     chosen,
+    standing,
     thirds,
     with_enough,
 )
@@ -46,7 +48,8 @@ ABOUT = {
         fetch=INSTALL,
     )
 }
-FOUND = {"schools": partial(found_in, FILE)}
+ABOUT["schools-score"] = ABOUT["schools"]
+FOUND = dict.fromkeys(ABOUT, partial(found_in, FILE))
 
 
 def schools(root: Path) -> Dataset:
@@ -54,18 +57,27 @@ def schools(root: Path) -> Dataset:
     return built("schools", rows_of(read_pickled(FILE, COLUMNS)))
 
 
-def rows_of(table: Columns, least: int = 50) -> Rows:
-    """The samples of the table as it is; of schools with `least` scores or more."""
+def schools_score(root: Path) -> Dataset:
+    """A child's score in mathematics within its grade: a client per school."""
+    return built("schools-score", rows_of(read_pickled(FILE, COLUMNS), as_number=True))
+
+
+def rows_of(table: Columns, least: int = 50, as_number: bool = False) -> Rows:
+    """The samples of the table as it is; of schools with `least` scores or more.
+
+    Args:
+        as_number: whether the score is predicted, or its third.
+    """
     known = np.flatnonzero(~np.isnan(table["math"]))
     some = chosen(table, known[with_enough(table["sch"][known], least)])
     test = some_of(some["id"], TESTED)
     return Rows(
-        label=thirds(some["math"], some["gr"], ~test),
+        label=(standing if as_number else thirds)(some["math"], some["gr"], ~test),
         client=some["sch"],
         numbers={"exp": some["exp"]},
         categories={name: some[name] for name in CATEGORIES},
         test=test,
-        labels=THIRDS,
+        labels=("score",) if as_number else THIRDS,
         notes=(
             f"rows left out, without a score in mathematics: {len(table['math']) - len(known)}",
             f"rows left out, of schools with fewer than {least}: {len(known) - len(some['math'])}",
