@@ -226,7 +226,7 @@ class OtherTasks:
 
     @fl.hookimpl
     def batch_loss(self) -> fl.BatchLoss:
-        return lambda batch: F.cross_entropy(batch.logits, batch.y.long())
+        return lambda batch: nn.functional.cross_entropy(batch.logits, batch.y.long())
 
 
 @dataclass(frozen=True)
