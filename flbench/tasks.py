@@ -49,6 +49,15 @@ class Task:
         """
         return ours - theirs if self.higher_is_better else theirs - ours
 
+    def named(self, metric: str) -> str:
+        """The name here of a metric or a curve of classes: with this headline for `accuracy`.
+
+        Example:
+            >>> TASKS["numbers"].named("unseen_accuracy_tuned")
+            'unseen_rmse_tuned'
+        """
+        return metric.replace("accuracy", self.headline)
+
     def score(self, value: Values) -> Values:
         """A headline so that the higher is the better, whatever the task; sorts by `-score`.
 
@@ -62,16 +71,6 @@ class Task:
     def best(self) -> float:
         """The best headline that there can be: an accuracy of 1, an error of 0."""
         return self.limits[1] if self.higher_is_better else self.limits[0]
-
-    @property
-    def mean(self) -> str:
-        """The name in a summary of the headline's unweighted mean over clients."""
-        return f"{self.headline}_mean"
-
-    @property
-    def worst_decile(self) -> str:
-        """The name in a summary of what the worst tenth of the clients do not reach."""
-        return f"{self.headline}_worst_decile"
 
     @property
     def is_share(self) -> bool:

@@ -35,9 +35,10 @@ STRIP_COLOUR, MEDIAN_COLOUR = COLOURS[:2]
 
 
 def client_headlines(results: Sequence[Result]) -> Floats:
-    """Headline of every client with test samples, all seeds in one row, shape (n,)."""
-    headlines = [result.client_headlines() for result in results]
-    return np.concatenate(headlines) if headlines else np.empty(0)
+    """Headlines of the clients of all seeds that have one, in one row, shape (n,)."""
+    found = [result.clients.headline_values() for result in results]
+    headlines = np.concatenate(found) if found else np.empty(0)
+    return headlines[~np.isnan(headlines)]
 
 
 def clients(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
@@ -75,7 +76,9 @@ def clients(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes |
         axes.set_xlim(np.floor(min(least, 0.9) * 10) / 10 - 0.01 * top, 1.01 * top)
         axes.spines["left"].set_visible(False)
         headline_axis(axes, task, "test {} of a client", "x")
-        marks = f"orange line: median; diamond: mean; grey line: {task.worst_percentile}th percentile"
+        marks = (
+            f"orange line: median; diamond: mean; grey line: {task.worst_percentile}th percentile"
+        )
         best = f"; the best {len(kept)} of {len(every)} rows" if len(kept) < len(every) else ""
         caption(figure, f"blue: share of clients; {marks}{best}")
         return to_svg(figure, title, description(every, task))

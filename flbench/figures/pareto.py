@@ -18,11 +18,13 @@ from flbench.figures.style import (
     headline_axis,
     new_figure,
     shown,
+    task_of,
     to_svg,
     wrapped,
 )
+from flbench.metrics import HEADLINE
 from flbench.results.schema import Result
-from flbench.tasks import TASKS, Task
+from flbench.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +57,9 @@ class RowPoint:
 
 def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
     """A row's point, from the seeds that have both numbers; None if no seed has."""
-    task = TASKS[results[0].task] if results else TASKS["classes"]
-    pairs = [(r.summary.get(task.mean), r.summary.get("mb_per_client")) for r in results]
+    task = task_of([(name, results)])
+    mean = task.named(HEADLINE)
+    pairs = [(r.summary.get(mean), r.summary.get("mb_per_client")) for r in results]
     known = [(a, c) for a, c in pairs if a is not None and c is not None]
     if not known:
         return None
@@ -69,7 +72,8 @@ def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Indices of the points (cost, score) that no other dominates, the cheapest first.
 
-    Of scores, higher is better. A point dominates another if it is at least as good in both and better in one.
+    Of scores, higher is better. A point dominates another if it is at least as good in both and
+    better in one.
 
     Example:
         >>> pareto_front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
@@ -91,7 +95,9 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
     """Draw the final headline against megabytes per client, with the Pareto front.
 
-    At most twelve rows have names and bars: those of the front, and the best others. Bars reach from the lowest to the highest seed. Rows without traffic are drawn left of the logarithmic axis.
+    At most twelve rows have names and bars: those of the front, and the best others. Bars reach
+    from the lowest to the highest seed. Rows without traffic are drawn left of the logarithmic
+    axis.
     """
     found = [place for name, results in rows if (place := row_point(name, results)) is not None]
     if not found:

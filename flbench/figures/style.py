@@ -187,7 +187,8 @@ def sharp(image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def task_of(rows: Sequence[tuple[str, Sequence[Result]]]) -> Task:
     """The task of the results that are drawn, which all have the same; classes if there is none."""
-    return TASKS[next((one.task for _, results in rows for one in results), "classes")]
+    found = (one.headline for _, results in rows for one in results)
+    return next(found, TASKS["classes"])
 
 
 def headline_axis(axes: Axes, task: Task, text: str, which: str = "y") -> None:

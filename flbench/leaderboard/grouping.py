@@ -13,6 +13,7 @@ import numpy as np
 
 from flbench.errors import UserError
 from flbench.metrics import (
+    HEADLINE,
     Floats,
     Measurements,
     Metric,
@@ -23,7 +24,7 @@ from flbench.metrics import (
 )
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
-from flbench.tasks import TASKS, Task
+from flbench.tasks import Task
 
 
 def cores_of(results: Iterable[Result]) -> list[str]:
@@ -34,6 +35,13 @@ def cores_of(results: Iterable[Result]) -> list[str]:
 def _seconds(results: Sequence[Result]) -> float:
     """Wall time of a run, mean over files that have it."""
     return mean(one.seconds["total"] for one in results)
+
+
+def _mean_headline(result: Result) -> float:
+    """Mean headline over clients, of the model that serves them."""
+    found = result.summary[result.headline.named(HEADLINE)]
+    assert found is not None, "every result file has one"
+    return float(found)
 
 
 @dataclass(frozen=True)
@@ -113,12 +121,12 @@ class ResultGroup:
     @property
     def task(self) -> Task:
         """What its results predict, and the headline that they are ranked by."""
-        return TASKS[self.results[0].task]
+        return self.results[0].headline
 
     @property
     def headlines(self) -> list[float]:
         """Mean headline (accuracy, for classes) of each seed."""
-        return [result.headline for result in self.results]
+        return [_mean_headline(one) for one in self.results]
 
     def by_seed(self) -> dict[int, float]:
         """Mean headline by seed."""
@@ -314,6 +322,10 @@ def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...]
     yield ("clients", marks.suite), len(result.clients.test), what
     what = "differ in their task, so they cannot share a table"
     yield ("task", marks.suite), result.task, what
+    if result.task is not None:
+        missing = np.isnan(result.clients.headline_values()).tolist()
+        what = "differ in the clients whose headline is null, so they cannot share a table"
+        yield ("values", *of_seed), missing, what
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:

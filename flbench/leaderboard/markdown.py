@@ -23,7 +23,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
-from flbench.metrics import JUDGED, Family, TablePlace
+from flbench.metrics import HEADLINE, JUDGED, Family, TablePlace
 from flbench.suite import training_clients
 from flbench.tasks import TASKS, Task
 
@@ -125,15 +125,16 @@ def _reads(row: TableRow) -> str:
 
 def _printed(row: TableRow) -> str:
     std = row.printed.get(f"{row.task.headline}_std")
-    return number(row.printed.get(row.task.mean)) + ("" if std is None else f" ± {std:.4f}")
+    mean = row.printed.get(row.task.named(HEADLINE))
+    return number(mean) + ("" if std is None else f" ± {std:.4f}")
 
 
 def _to_paper(row: TableRow) -> str:
     """Our mean less the paper's, if there is one under the paper's rule."""
-    ours = row.mean_of(JUDGED[row.printed_judged])
+    ours = row.mean_of(row.task.named(JUDGED[row.printed_judged]))
     if ours is None or not row.printed:
         return signed(None)
-    return signed(ours - row.printed[row.task.mean])
+    return signed(ours - row.printed[row.task.named(HEADLINE)])
 
 
 def seeds(row: TableRow) -> str:
@@ -182,7 +183,7 @@ def columns(
         return [
             (True, metric_column(one))
             for one in shown_metrics(place, rows)
-            if one.family == family and one.name != task.mean  # which has its own place
+            if one.family == family and one.name != task.named(HEADLINE)  # which has its own place
         ]
 
     asked = [

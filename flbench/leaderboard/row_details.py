@@ -17,6 +17,7 @@ from flbench.leaderboard.grouping import cores_of
 from flbench.leaderboard.links import installed_entry
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
+from flbench.metrics import HEADLINE
 from flbench.plugin.method_info import method_info
 from flbench.results.audits import Audit, content_digest, latest, run_key
 from flbench.results.schema import Plugin, Result
@@ -158,7 +159,7 @@ def departs_of(name: str, distribution: str) -> str:
 
 
 def _run(row: TableRow, result: Result, file: str) -> list[str]:
-    worst = result.summary.get(row.task.worst_decile)
+    worst = result.summary.get(row.task.named("accuracy_worst_decile"))
     known = result.environment
     count = known.get("threads", "")
     threads = f"{count} thread{'' if count == '1' else 's'}" if count else ""
@@ -172,7 +173,7 @@ def _run(row: TableRow, result: Result, file: str) -> list[str]:
     versions = [f"{name} {known[name]}" for name in named if name in known]
     return [
         str(result.seed),
-        number(result.summary.get(row.task.mean)),
+        number(result.summary.get(row.task.named(HEADLINE))),
         number(worst),
         number(result.seconds.get("total"), 1),
         row.status_of(result),

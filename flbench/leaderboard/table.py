@@ -24,7 +24,7 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import compare, letters, ranks, uneven
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.metrics import EPOCHS, Floats, Rule
+from flbench.metrics import EPOCHS, HEADLINE, Floats, Rule
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite, cohort_size
@@ -406,11 +406,12 @@ def _compared(
 
 
 def client_headlines(row: ResultGroup) -> dict[int, Floats]:
-    """Headline of every client that is judged, shape (n,), by seed."""
-    return {one.seed: one.client_headlines() for one in row.results}
+    """Headline of every client that has one, shape (n,), by seed; `refuse_mixed`: the same n."""
+    found = {one.seed: one.clients.headline_values() for one in row.results}
+    return {seed: values[~np.isnan(values)] for seed, values in found.items()}
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
     """The paper's numbers under the row's own name, or its method's for the nearest row."""
     published = numbers.get(row.name) or (numbers.get(row.method) if row.nearest else None) or {}
-    return published if row.task.mean in published else {}
+    return published if row.task.named(HEADLINE) in published else {}

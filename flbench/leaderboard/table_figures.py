@@ -66,7 +66,8 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
         ),
         Drawing(
             f"{name}--rows.svg",
-            f"{about}: {table.task.heading} by round, against traffic and by client; scores and groups",
+            f"{about}: {table.task.heading} by round, against traffic and by client; scores and"
+            " groups",
             partial(_rows, best, every, about),
             ("rows", best, every, about),
         ),

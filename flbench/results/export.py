@@ -310,9 +310,10 @@ def clients(result: Result) -> Iterator[ExportRow]:
             "train": found.train[at],
             "validation": found.validation[at],
             "test": test,
-            "correct": found.correct[at],
-            "accuracy": found.correct[at] / test if test else None,
-            "correct_own": None if result.own is None else result.own.correct[at],
+            **_answers(found.correct, at, test),
+            "correct_own": None
+            if result.own is None or result.own.correct is None
+            else result.own.correct[at],
             "loss": float(found.loss[at]),
             "true_group": None if found.group is None else found.group[at],
             "found_group": None if groups is None else groups[at],
@@ -329,8 +330,14 @@ def clients(result: Result) -> Iterator[ExportRow]:
             "newcomer": True,
             "train": unseen.train[at],
             "test": test,
-            "correct": unseen.correct[at],
-            "accuracy": unseen.correct[at] / test if test else None,
-            "correct_tuned": unseen.correct_tuned[at],
+            **_answers(unseen.correct, at, test),
+            "correct_tuned": None if unseen.correct_tuned is None else unseen.correct_tuned[at],
             "true_group": None if unseen.group is None else unseen.group[at],
         }
+
+
+def _answers(correct: Sequence[int] | None, at: int, test: int) -> dict[str, float | None]:
+    """What a client's model got right, where samples have classes."""
+    if correct is None:
+        return {"correct": None, "accuracy": None}
+    return {"correct": correct[at], "accuracy": correct[at] / test if test else None}

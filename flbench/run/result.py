@@ -134,7 +134,7 @@ def _summary(run: Run, state: State, unseen: Unseen | None) -> dict[str, Any]:
         suite.headline,
         _groups(run),
         suite.target,
-        None if unseen is None else unseen.accuracies(),
+        None if unseen is None else unseen.headline_values(run.task),
         run.held_out.y.ndim > 1,
         suite.period_starts,
     )
