@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import made_results
 import pytest
 from drawn_results import SVG, full, made, texts
-import made_results
 from made_results import SUITE
 from made_tasks import as_numbers
 from mentions import mentioning, mentions

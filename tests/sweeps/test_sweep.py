@@ -41,6 +41,7 @@ from flbench.results.schema import Tuning
 from flbench.run.run_folder import held
 from flbench.sweeps import sweep
 from flbench.sweeps.launchers import (
+    DONE,
     ELSEWHERE,
     FAILED,
     Outcome,
