@@ -91,7 +91,7 @@ class Context(ABC):
 
     @property
     def outputs(self) -> int:
-        """Outputs of a network: C classes, numbers or labels."""
+        """Outputs of a network: C classes, or so many numbers or labels."""
         found: int = vars(self)["classes"]
         return found
 
@@ -230,11 +230,16 @@ class Context(ABC):
 
         BatchNorm uses the statistics in these rows, here as in `forward` and `features`; those of a
         client, where they stay with it, are used by `evaluate` only.
+
+        Raises:
+            Undefined: samples have no classes; what models say of them, `forward` gives.
         """
 
     @abstractmethod
     def forward(self, models: Tensor, x: Tensor) -> Tensor:
         """Logits as `logits` gives them, of which gradients can be taken: (m, W) -> (m, b, C).
+
+        Of other tasks, the numbers that are predicted, or a logit for each label.
 
         Gradients flow to the trainable scalars of `models` and to `x`, so that the server can
         learn (`fl.minimise`) on samples that are labelled, unlabelled or generated.

@@ -205,7 +205,8 @@ def checked(name: str, root: Path) -> list[str]:
     if row.found and count != row.found:
         raise UserError(f"{name}: expected {row.found:,} samples, got {count:,}")
     shape = "x".join(str(size) for size in data.x.shape[1:])
-    targets = f"{data.classes} {'numbers to predict' if data.task == 'numbers' else 'labels'}"
+    what = "numbers to predict" if data.task == "numbers" else "labels"
+    targets = f"{data.classes} {what}"
     facts = [f"{name}: {count:,} samples of {shape}", targets]
     if data.domains is not None:
         facts.append(f"{len(data.domains.unique())} domains")
