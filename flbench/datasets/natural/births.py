@@ -32,7 +32,7 @@ FILE = pickled(
 COLUMNS = ("state", "year", "month", "day", "wday", "births")
 FIRST, TESTED = 1980, 1987
 """First year of the training part and of the test part."""
-DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
+DAYS = ("Sun", "Mon", "Tues", "Wed", "Thurs", "Fri", "Sat")
 LENGTHS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 ABOUT = {
     "births": DatasetInfo(

@@ -2,14 +2,15 @@
 
     python pickle_reader.py FILE SHA256 [COLUMN ...] > table.npz
 
-A pickle may name any function and call it. Here it may name what pandas writes into a table
-without extension types, `ADMITTED`, and nothing else; a name beyond these is refused before
-anything of it is imported. The file must have the given hash, and the process has bounds of time
-and memory, so a file of somebody else can neither run code nor fill the machine. What comes out are
-plain arrays: a column of numbers as `number:NAME`, float64, NaN = missing; a column of texts as
-`text:NAME`, the number of each row's text, int32, -1 = missing, and `names:NAME`, the texts.
+A pickle may name any function and call it. Here it may name the classes and functions of pandas and
+numpy that make up a table without extension types, `ADMITTED`, and nothing else; another name is
+refused before it is looked up. Those of pandas are stand-ins that keep what they are given and do
+nothing, so that pandas is not even imported. The file must have the given hash, and the process has
+bounds of time and memory: a file of somebody else can neither run code nor fill the machine.
 
-Imports no flbench, so that it starts fast.
+What comes out are plain arrays: a column of numbers as `number:NAME`, float64, NaN = missing; a
+column of texts as `text:NAME`, the number of each row's text, int32, -1 = missing, and
+`names:NAME`, the texts. Imports no flbench, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -20,32 +21,61 @@ import lzma
 import pickle
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy._core.multiarray import _reconstruct
+from numpy._core.numeric import _frombuffer
 
-ADMITTED = frozenset(
-    (
-        ("builtins", "slice"),
-        ("numpy", "dtype"),
-        ("numpy", "ndarray"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.numeric", "_frombuffer"),
-        ("pandas._libs.internals", "_unpickle_block"),
-        ("pandas.core.frame", "DataFrame"),
-        ("pandas.core.indexes.base", "Index"),
-        ("pandas.core.indexes.base", "_new_Index"),
-        ("pandas.core.indexes.range", "RangeIndex"),
-        ("pandas.core.internals.managers", "BlockManager"),
-    )
-)
-"""All names that a table may have; those of `numpy.core` are those of `numpy._core`."""
+Values = npt.NDArray[Any]
 LARGEST = 2**28
 """Bytes of a table that is unpacked."""
 SECONDS, MEMORY = 60, 2**33
 """Bounds of the process: CPU time, and bytes of its address space."""
+
+
+class Frame:
+    """Stands in for a DataFrame; its state is set by the pickle: `_mgr`, a `Blocks`."""
+
+
+class Blocks:
+    """Stands in for a BlockManager: blocks of columns of one type, and the axes."""
+
+    def __init__(self, blocks: Sequence[tuple[Values, Any]], axes: Sequence[Mapping[str, Any]]):
+        self.blocks, self.axes = blocks, axes
+
+
+class Label:
+    """Stands in for an Index, of which `new_index` keeps the content."""
+
+
+def new_block(values: Values, placement: Any, ndim: int = 2) -> tuple[Values, Any]:  # noqa: ANN401
+    """A block: values, shape (columns, rows), and the places of its columns."""
+    return values, placement
+
+
+def new_index(kind: object, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An index: its content, such as the names of columns as `data`."""
+    return content
+
+
+ADMITTED: Mapping[tuple[str, str], Any] = {
+    ("builtins", "slice"): slice,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+    ("pandas._libs.internals", "_unpickle_block"): new_block,
+    ("pandas.core.frame", "DataFrame"): Frame,
+    ("pandas.core.indexes.base", "Index"): Label,
+    ("pandas.core.indexes.base", "_new_Index"): new_index,
+    ("pandas.core.indexes.range", "RangeIndex"): Label,
+    ("pandas.core.internals.managers", "BlockManager"): Blocks,
+}
+"""All names that a table may have, and what they are here; `numpy.core` is `numpy._core`."""
 
 
 class TableUnpickler(pickle.Unpickler):
@@ -57,39 +87,50 @@ class TableUnpickler(pickle.Unpickler):
         Raises:
             UnpicklingError: it is another one; nothing is imported.
         """
-        if module.startswith("numpy.core."):
-            module = module.replace("numpy.core.", "numpy._core.", 1)
-        if (module, name) not in ADMITTED:
+        home = module.replace("numpy.core.", "numpy._core.", 1)
+        if (home, name) not in ADMITTED:
             raise pickle.UnpicklingError(f"its pickle names {module}.{name}, which no table needs")
-        return super().find_class(module, name)
+        return ADMITTED[home, name]
 
 
-def columns_of(data: bytes, wanted: list[str]) -> dict[str, npt.NDArray[Any]]:
+def columns_of(data: bytes, wanted: Sequence[str]) -> dict[str, Values]:
     """The wanted columns of a packed table, as arrays; none named = all.
 
     Raises:
         UnpicklingError: it is no such table, too large, or lacks a column.
     """
-    from pandas import DataFrame, factorize
-
     raw = lzma.LZMADecompressor().decompress(data, max_length=LARGEST + 1)
     if len(raw) > LARGEST:
         raise pickle.UnpicklingError(f"it has more than {LARGEST:,} bytes")
     table = TableUnpickler(io.BytesIO(raw)).load()
-    if type(table) is not DataFrame:
+    blocks = getattr(table, "_mgr", None)
+    if not isinstance(table, Frame) or not isinstance(blocks, Blocks):
         raise pickle.UnpicklingError(f"it holds {type(table).__name__}, expected a DataFrame")
-    found: dict[str, npt.NDArray[Any]] = {}
-    for name in wanted or list(table.columns):
-        if name not in table.columns:
+    names = [str(name) for name in blocks.axes[0]["data"]]
+    columns: dict[str, Values] = {}
+    for values, places in blocks.blocks:
+        numbers = range(len(names))[places] if isinstance(places, slice) else places
+        columns |= {names[place]: column for place, column in zip(numbers, values, strict=True)}
+    found: dict[str, Values] = {}
+    for name in wanted or names:
+        if name not in columns:
             raise pickle.UnpicklingError(f"it has no column {name}")
-        column = table[name].to_numpy()
-        if column.dtype.kind in "iufb":
-            found[f"number:{name}"] = column.astype(np.float64)
-        else:
-            codes, names = factorize(column)
-            found[f"text:{name}"] = codes.astype(np.int32)
-            found[f"names:{name}"] = np.array([str(one) for one in names], dtype=np.str_)
+        found |= stored(name, columns[name])
     return found
+
+
+def stored(name: str, column: Values) -> dict[str, Values]:
+    """A column as plain arrays: numbers, or the number of each text and the texts."""
+    if column.dtype.kind in "iufb":
+        return {f"number:{name}": column.astype(np.float64)}
+    known: dict[str, int] = {}
+    codes = [
+        known.setdefault(one, len(known)) if isinstance(one, str) else -1 for one in column.tolist()
+    ]
+    return {
+        f"text:{name}": np.array(codes, dtype=np.int32),
+        f"names:{name}": np.array(list(known), dtype=np.str_),
+    }
 
 
 def main(path: str, sha256: str, *wanted: str) -> None:
@@ -103,8 +144,8 @@ def main(path: str, sha256: str, *wanted: str) -> None:
     data = Path(path).read_bytes()
     if hashlib.sha256(data).hexdigest() != sha256:
         raise pickle.UnpicklingError("its sha256 is not the one that is expected")
-    found, packed = columns_of(data, list(wanted)), io.BytesIO()
-    np.savez(packed, **found)  # type: ignore[arg-type] # names of columns
+    packed = io.BytesIO()
+    np.savez(packed, **columns_of(data, wanted))  # type: ignore[arg-type] # names of columns
     sys.stdout.buffer.write(packed.getvalue())
 
 

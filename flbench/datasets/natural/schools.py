@@ -26,6 +26,7 @@ from flbench.datasets.natural.building import (
     chosen,
     standing,
     thirds,
+    whole,
     with_enough,
 )
 from flbench.datasets.natural.packaged import (
@@ -73,7 +74,7 @@ def rows_of(table: Columns, least: int = 50, as_number: bool = False) -> Rows:
     test = some_of(some["id"], TESTED)
     return Rows(
         label=(standing if as_number else thirds)(some["math"], some["gr"], ~test),
-        client=some["sch"],
+        client=whole(some["sch"]),
         numbers={"exp": some["exp"]},
         categories={name: some[name] for name in CATEGORIES},
         test=test,
