@@ -12,10 +12,10 @@ from mentions import mention
 from toy import Play, toy_dataset
 
 from flbench.core.dataset import Dataset
-from flbench.core.knowledge import SCALES
 from flbench.errors import PluginError
 from flbench.federation.build import divide
-from flbench.federation.federation import Federation, scaled
+from flbench.federation.feature_scale import scaled
+from flbench.federation.federation import Federation
 from flbench.federation.loading import check
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
@@ -125,11 +125,11 @@ def test_what_a_data_set_may_not_say(changes: dict[str, Any], facts: tuple[str, 
         check("it", table(**changes))
 
 
-def test_the_result_says_that_means_and_deviations_are_known(play_toy: Play) -> None:
-    plain = play_toy("local-only", rounds=1)
-    assert plain.result.reads is not None
-    assert SCALES not in plain.result.reads
+def test_what_the_server_learns_of_the_scale_is_counted(play_toy: Play) -> None:
+    """Six clients, three columns: count, sum and squares go up, mean and deviation come down."""
+    plain = play_toy("local-only", rounds=1).run.ledger.totals
+    assert plain["up"] == {"model": 0}
     data = replace(toy_dataset(), scaled=(0, 1, 2))
-    found = play_toy("local-only", rounds=1, dataset=data).result.reads
-    assert found is not None
-    assert SCALES in found
+    found = play_toy("local-only", rounds=1, dataset=data).run.ledger.totals
+    assert found["up"] == {"model": 0, "feature sums": 6 * 3 * 3 * 4}
+    assert found["down"] == {"model": 0, "feature scale": 6 * 3 * 2 * 4}

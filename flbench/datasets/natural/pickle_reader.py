@@ -44,7 +44,9 @@ class Frame:
 class Blocks:
     """Stands in for a BlockManager: blocks of columns of one type, and the axes."""
 
-    def __init__(self, blocks: Sequence[tuple[Values, Any]], axes: Sequence[Mapping[str, Any]]):
+    def __init__(
+        self, blocks: Sequence[tuple[Values, Any]], axes: Sequence[Mapping[str, Any]]
+    ) -> None:
         self.blocks, self.axes = blocks, axes
 
 
@@ -68,6 +70,9 @@ ADMITTED: Mapping[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+    ("pandas", "DataFrame"): Frame,
+    ("pandas", "Index"): Label,
+    ("pandas", "RangeIndex"): Label,
     ("pandas._libs.internals", "_unpickle_block"): new_block,
     ("pandas.core.frame", "DataFrame"): Frame,
     ("pandas.core.indexes.base", "Index"): Label,
