@@ -17,7 +17,9 @@ counted in scalars, and the method is never ranked. Needs the extra `mixed`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -96,6 +98,14 @@ def missing() -> fl.UserError:
     )
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without warnings: where levels do not differ, the best deviation is 0, on the boundary."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 @lru_cache(maxsize=2)
 def fitted_classes(
     table: bytes, labels: bytes, owners: bytes, sizes: tuple[int, int, int, int]
@@ -122,9 +132,16 @@ def fitted_classes(
     kinds = np.zeros(clients, dtype=np.int64)
     found = []
     for label in [1] if classes == 2 else range(classes):
+        share = float((y == label).mean())
+        if share in (0.0, 1.0):  # nobody has it, or everybody
+            constant = np.zeros(columns + 1)
+            constant[-1] = np.sign(share - 0.5) * np.log(2 * rows + 1)
+            found.append((constant, np.zeros(clients)))
+            continue
         model = BinomialBayesMixedGLM((y == label).astype(float), design, levels, kinds)
         start = np.zeros(model.k_fep + model.k_vcp + model.k_vc)
-        fit = model.fit_vb(mean=start, sd=np.ones_like(start))
+        with quietly():
+            fit = model.fit_vb(mean=start, sd=np.ones_like(start))
         found.append((fit.fe_mean, fit.vc_mean))
     weights, own = (np.stack(parts) for parts in zip(*found, strict=True))
     return weights, own.T
@@ -152,7 +169,8 @@ def fitted_numbers(
     basis = directions[spread > spread[0] * 1e-10].T
     found = []
     for column in y.T:
-        fit = MixedLM(column, design @ basis, groups=who).fit()
+        with quietly():
+            fit = MixedLM(column, design @ basis, groups=who).fit()
         levels = [float(fit.random_effects[client].iloc[0]) for client in range(clients)]
         found.append((basis @ fit.fe_params, np.array(levels)))
     weights, own = (np.stack(parts) for parts in zip(*found, strict=True))

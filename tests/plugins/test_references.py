@@ -84,7 +84,7 @@ def test_trees_alone_know_opposites_and_trees_of_all_do_not(play_toy: Play) -> N
     assert accuracy(pooled) < 0.65
     assert nothing_crosses(alone)
     sent = pooled.run.ledger.totals["up"]
-    assert sent == {"samples": 4 * int(pooled.run.context.samples.sum()) * (3 + 1)}
+    assert sent == {"samples": 4 * int(pooled.run.context.samples.sum()) * (3 + 1), "model": 0}
 
 
 @pytest.mark.slow
@@ -147,3 +147,29 @@ def test_a_random_level_beats_one_line_for_all(play_toy: Play) -> None:
     assert accuracy(found) > 0.75
     three = natural((torch.arange(360) // 60) % 3, torch.randn(360, 3), 60)
     assert accuracy(played(play_toy, "random-intercept", three)) > 0.95, "of three labels"
+
+
+def numbers(each: int = 60, clients: int = 6) -> Dataset:
+    """y = x_0 + 3 for the odd clients, x_0 - 3 for the even ones, and a little noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(each * clients, 3, generator=generator)
+    domains = torch.arange(len(x)) // each
+    y = x[:, 0] + torch.where(domains % 2 == 1, 3.0, -3.0)
+    y = y + 0.1 * torch.randn(len(x), generator=generator)
+    return Dataset("made", x, y, 1, domains, task="numbers")
+
+
+@pytest.mark.slow
+def test_numbers_are_predicted_as_well(play_toy: Play) -> None:
+    """All vary by 10: a mean of each leaves 1, levels leave .01 if the slope is known."""
+
+    def error(method: str, **changes: Any) -> float:
+        return float(played(play_toy, method, numbers(), **changes).result.summary["rmse_mean"])
+
+    unit = 1 / np.sqrt(10)
+    assert error("own-majority") == pytest.approx(unit, rel=0.2)
+    assert error("random-intercept") == pytest.approx(0.1 * unit, rel=0.3)
+    assert error("boosting-alone") < 0.6 * unit
+    assert error("boosting") > 2.5 * unit, "it does not know who asks"
+    told = error("centralised-id", rounds=12, local={"epochs": 1, "batch_size": 8, "lr": 0.05})
+    assert told < 0.5 * unit
