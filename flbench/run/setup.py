@@ -293,6 +293,7 @@ def build_run(
         judged=judged,
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
+        scale=federation.scale,
     )
 
 
@@ -525,9 +526,14 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
 
 
 def count_target_scale(run: Run) -> None:
-    """Count what tells the server the scale of the targets, and every client what it is."""
-    if run.task != "numbers":
+    """Count what tells the server the scale of the targets, and every client what it is.
+
+    A note keeps it, so that errors can be said in the unit of the data.
+    """
+    if run.scale is None:
         return
+    mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
+    run.services.notes[SCALE] = {"mean": mean, "deviation": deviation}
     everybody, scalars = run.context.everybody, SCALARS * run.context.outputs
     run.ledger.send("up", everybody, SUMS, scalars)
     run.ledger.send("down", everybody, SCALE, scalars)
