@@ -294,6 +294,7 @@ def build_run(
         judged=judged,
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
+        scale=federation.scale,
     )
 
 
@@ -526,15 +527,21 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
 
 
 def count_scales(run: Run) -> None:
-    """Count what tells the server the scales of targets and features, and every client these."""
-    everybody = run.context.everybody
-    if run.task == "numbers":
+    """Count what tells the server the scales of targets and features, and every client these.
+
+    A note keeps that of the targets, so that errors can be said in the unit of the data.
+    """
+    everybody, ledger = run.context.everybody, run.ledger
+    if run.scale is not None:
+        mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
+        run.services.notes[target_scale.SCALE] = {"mean": mean, "deviation": deviation}
         scalars = target_scale.SCALARS * run.context.outputs
-        run.ledger.send("up", everybody, target_scale.SUMS, scalars)
-        run.ledger.send("down", everybody, target_scale.SCALE, scalars)
+        ledger.send("up", everybody, target_scale.SUMS, scalars)
+        ledger.send("down", everybody, target_scale.SCALE, scalars)
     if run.scaled:
-        for way, item in (("up", feature_scale.SUMS), ("down", feature_scale.SCALE)):
-            run.ledger.send(way, everybody, item, feature_scale.SCALARS[item] * run.scaled)
+        sums, scale = feature_scale.SUMS, feature_scale.SCALE
+        ledger.send("up", everybody, sums, feature_scale.SCALARS[sums] * run.scaled)
+        ledger.send("down", everybody, scale, feature_scale.SCALARS[scale] * run.scaled)
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:
