@@ -7,7 +7,8 @@ What one gets from a pooled table with the client's id as a column: a shift of t
 level of each label for every client, learnt with the network. It shows how much of what
 personalisation gains is a matter of levels. `scale` is s: a client's own numbers are in a part of
 the samples only, so they would learn slowly beside the network's weights. Of tokens there is no
-shift. A newcomer has neither. No paper: the fixed effects of a panel.
+shift. A newcomer has neither. A reference of flbench (2026), of no paper: the
+fixed effects of a panel.
 
 The clients' samples are sent once and counted in scalars. The method is never ranked.
 """

@@ -6,8 +6,8 @@
 
 The least that a model has to beat on natural clients, whose targets often say more than their
 features: no model is trained and nothing is sent. n_iy counts the client's training samples of
-label y; of text, its tokens. No paper: shares with one sample's weight on equal shares (a Dirichlet
-prior of total weight 1).
+label y; of text, its tokens. A reference of flbench (2026), of no paper: shares with one sample's
+weight on equal shares (a Dirichlet prior of total weight 1).
 """
 
 from __future__ import annotations

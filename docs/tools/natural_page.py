@@ -117,9 +117,9 @@ def measured() -> dict[str, Any]:
             suite = load_suite(name)
             found[name] = facts_of(name, load_dataset(suite.dataset, Path(folder)))
             spec = RunSpec(suite, compose("fedavg"), 0, Path(folder), Path(folder))
-            start = time.perf_counter()
+            start = time.process_time()
             execute(spec, load_dataset)
-            seconds[name] = round(time.perf_counter() - start, 1)
+            seconds[name] = round(time.process_time() - start, 1)
     return {"federations": found, "seconds of fedavg": seconds}
 
 
@@ -173,9 +173,8 @@ def page() -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Seconds: one run of FedAvg, evaluation included, on one core of the machine that measured"
-        " last",
-        "(`python docs/tools/natural_page.py --measure`).",
+        "Seconds: CPU time of one run of FedAvg, evaluation included, on one core of the machine that",
+        "measured last (`python docs/tools/natural_page.py --measure`).",
         "",
     ]
     for name in natural_suites():

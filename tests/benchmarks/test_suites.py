@@ -25,7 +25,8 @@ GROUPED = {
     *("pathological-noniid", "noisy-noniid", "fig3b", "rotated", "label-swap", "nordic-text"),
     *("drift-groups", "come-and-go", "sensors", "digit-attributes"),
 }
-OTHER_TASKS = ("sensors", "digit-attributes")
+TEXTS = ("lora-text", "nordic-text", "shakespeare-roles")
+OTHER_TASKS = ("sensors", "digit-attributes", "births-states-number", "schools-star-score")
 
 
 @pytest.mark.slow
@@ -60,7 +61,7 @@ def test_every_suite_runs_without_files(name: str, tmp_path: Path) -> None:
     if result.task is None:
         assert result.summary["kld"] >= 0
         assert 0 <= result.summary["ece"] <= 1
-    assert ("perplexity" in result.summary) == (name in ("lora-text", "nordic-text"))
+    assert ("perplexity" in result.summary) == (name in TEXTS)
     if name in GROUPED:
         assert result.clients.group is not None
         assert len(set(result.clients.group)) >= 3

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numpy._core.multiarray import _reconstruct
-from numpy._core.numeric import _frombuffer
+from numpy._core.numeric import _frombuffer  # type: ignore[attr-defined] # not in its stubs
 
 Values = npt.NDArray[Any]
 LARGEST = 2**28
