@@ -173,8 +173,8 @@ def page() -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Seconds: CPU time of one run of FedAvg, evaluation included, on one core of the machine that",
-        "measured last (`python docs/tools/natural_page.py --measure`).",
+        "Seconds: CPU time of one run of FedAvg, evaluation included, on one core of the machine",
+        "that measured last (`python docs/tools/natural_page.py --measure`).",
         "",
     ]
     for name in natural_suites():
