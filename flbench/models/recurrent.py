@@ -24,7 +24,7 @@ class OneHotEmbedding(nn.Module):
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
         self.table = nn.Linear(vocabulary, width, bias=False)
-        nn.init.normal_(self.table.weight)  # type: ignore[arg-type] # as torch's nn.Embedding
+        nn.init.normal_(self.table.weight)  # as torch's nn.Embedding
         self.register_buffer("codes", torch.arange(vocabulary), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +59,8 @@ class GatedLayer(nn.Module):
             state = state + keep * F.pad(state[:, :-distance], reach)
             keep = keep * F.pad(keep[:, :-distance], reach)
             distance *= 2
-        return x + state
+        found: Tensor = x + state
+        return found
 
 
 def build(
