@@ -194,7 +194,7 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
 def test_the_map_of_modules_is_that_of_the_tree() -> None:
     found = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert found == architecture(), "type: python docs/tools/architecture_map.py"
-    assert "  federation/     build  federation  fixed_parts  loading  " in found
+    assert "  federation/     build  feature_scale  federation  fixed_parts  loading  " in found
 
 
 def test_links_lead_somewhere() -> None:
