@@ -13,6 +13,7 @@ import ast
 import json
 import sys
 import tempfile
+import textwrap
 import time
 import tomllib
 from pathlib import Path
@@ -28,6 +29,8 @@ from flbench.run.spec import RunSpec
 from flbench.suite import load_suite
 
 FACTS = Path(__file__).with_name("natural_facts.json")
+WIDTH = 120
+"""Characters of a line."""
 HOME = "flbench.datasets.natural."
 HEAD = """\
 # Natural federations
@@ -193,7 +196,8 @@ def section(name: str, facts: dict[str, Any]) -> list[str]:
         lines += [paragraph, ""]
     lines += [f"- Source: {about['source']}.", f"- Licence: {about['licence']}."]
     if facts["features"]:
-        lines.append(f"- Features: {', '.join(facts['features'])}.")
+        features = f"- Features: {', '.join(facts['features'])}."
+        lines += textwrap.wrap(features, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if facts["groups"]:
         lines.append(f"- True groups: {', '.join(facts['groups'])}.")
     lines += [f"- {note[0].upper()}{note[1:]}." for note in facts["notes"]]

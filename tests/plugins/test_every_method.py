@@ -53,7 +53,8 @@ OTHER_CLIENTS = {
     **{"fedasync": 0, "fedbuff": 0, "power-of-choice": 4},
     **{"boosting-alone": 0, "own-majority": 0},
 }
-"""Methods that choose who trains, or when, or train nobody in rounds; and how many trainings of clients fedavg has, too."""
+"""Methods that choose who trains, or when, or train nobody in rounds;
+and how many trainings of clients fedavg has, too."""
 
 
 @pytest.mark.parametrize("method", METHODS)
