@@ -37,13 +37,13 @@ def table(**changes: Any) -> Dataset:
     return replace(made, **changes)
 
 
-def divided(data: Dataset, **changes: Any) -> Federation:
+def divided(data: Dataset, seed: int = 0, **changes: Any) -> Federation:
     fields = {
         "name": "s", "version": 1, "summary": "", "dataset": "made", "rounds": 1, "clients": 4,
         "partition": {"name": "natural"}, "model": {"name": "mlp"}, **changes,
     }  # fmt: skip
     suite = Suite.model_validate(fields)
-    return divide(suite, HookCaller((suite.name, suite), (), ()), data, 0)
+    return divide(suite, HookCaller((suite.name, suite), (), ()), data, seed)
 
 
 def test_scaling_by_hand() -> None:
@@ -95,6 +95,18 @@ def test_clients_have_the_groups_of_their_domains() -> None:
     first = [int(found.visible.x[rows[0], 0]) // 10 for rows in found.visible.splits["train"]]
     assert found.groups.tolist() == [[1, 0, 1, 0][domain] for domain in first]
     assert divided(table(domain_groups=None)).groups is None
+
+
+def test_of_more_domains_than_clients_each_keeps_its_group() -> None:
+    """The groups are the domains: which two are drawn depends on the seed."""
+    data, drawn = table(domain_groups=torch.arange(4)), set()
+    for seed in range(4):
+        found = divided(data, seed, clients=2)
+        assert found.groups is not None
+        first = [int(found.visible.x[rows[0], 0]) // 10 for rows in found.visible.splits["train"]]
+        assert found.groups.tolist() == first
+        drawn.add(tuple(first))
+    assert len(drawn) > 1
 
 
 def test_clients_of_several_domains_have_none() -> None:

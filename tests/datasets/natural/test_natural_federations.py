@@ -25,7 +25,7 @@ from flbench.datasets.natural import (
     shakespeare,
     travellers,
 )
-from flbench.datasets.natural.building import built
+from flbench.datasets.natural.building import built, standing
 from flbench.federation.build import divide
 from flbench.federation.loading import check, load_dataset
 from flbench.plugin.hooks import HookCaller
@@ -145,22 +145,31 @@ def test_marks_from_four_are_good() -> None:
 
 
 def test_later_years_of_births_are_tested() -> None:
-    """The thirds are those of the state's own days of 1980-86."""
-    year = np.array([1979.0, 1980, 1981, 1982, 1984, 1988, 1981])
+    """The thirds are those of the state's own days of 1980-86, and so is the mean, 25."""
     table = {
-        "state": texts(*["AK"] * 7),
-        "year": year,
-        "month": np.array([1.0, 1, 2, 3, 2, 12, 2]),
-        "day": np.array([1.0, 1, 28, 31, 29, 31, 29]),
-        "wday": texts("Sun", "Mon", "Tues", "Wed", "Thurs", "Fri", "Sat"),
-        "births": np.array([1.0, 10, 20, 30, 40, 50, 99]),
+        "state": texts(*["AK"] * 8),
+        "year": np.array([1979.0, 1980, 1981, 1982, 1984, 1988, 1987, 1981]),
+        "month": np.array([1.0, 1, 2, 3, 2, 12, 1, 2]),
+        "day": np.array([1.0, 1, 28, 31, 29, 31, 1, 29]),
+        "wday": texts("Sun", "Mon", "Tues", "Wed", "Thurs", "Fri", "Sun", "Sat"),
+        "births": np.array([1.0, 10, 20, 30, 40, 500, 500, 99]),
     }
     found = built("births", births.rows_of(table))
-    assert found.x[:, 0].tolist() == [1980, 1981, 1982, 1984, 1988], "1981 has no 29 February"
-    assert found.y.tolist() == [0, 0, 1, 2, 2]
+    assert found.x[:, 0].tolist() == [1980, 1981, 1982, 1984, 1988, 1987], "no 29 February 1981"
+    assert found.y.tolist() == [0, 0, 1, 2, 2, 2]
     assert found.test is not None
-    assert found.test.tolist() == [False] * 4 + [True]
+    assert found.test.tolist() == [False] * 4 + [True] * 2
     assert [note.rpartition(" ")[2] for note in found.notes] == ["1", "1"]
+    number = built("births-number", births.rows_of(table, as_number=True))
+    assert (number.task, number.classes) == ("numbers", 1)
+    np.testing.assert_allclose(number.y, [0.4, 0.8, 1.2, 1.6, 20, 20], rtol=1e-6)
+
+
+def test_a_score_is_in_deviations_of_its_grade() -> None:
+    """Of the values 1 and 3 of the training part the mean is 2 and the deviation 1."""
+    values, block = np.array([1.0, 3.0, 9.0, 10.0, 10.5, 11.0]), np.array([0, 0, 0, 1, 1, 1])
+    train = np.array([True, True, False, True, False, True])
+    assert standing(values, block, train).tolist() == [-1.0, 1.0, 7.0, -1.0, 0.0, 1.0]
 
 
 def test_the_control_knows_its_sectors() -> None:
