@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -303,16 +303,11 @@ class Suite(BaseModel):
         self, labels: Indices, domains: Indices | None, clients: int, rng: np.random.Generator
     ) -> Partition:
         """Implement the `partition` hook with the function that the suite names."""
-        function, owner = self.partition_function, f"partition '{self.partition.name}'"
+        function = load_entry(find("partitions", self.partition.name))
+        owner = f"partition '{self.partition.name}'"
         params = checked(owner, function, self.partition.params, skip=4)
         partition: Partition = function(labels, domains, clients, rng, **params)
         return partition
-
-    @property
-    def partition_function(self) -> Callable[..., Partition]:
-        """The function that the suite names."""
-        function: Callable[..., Partition] = load_entry(find("partitions", self.partition.name))
-        return function
 
     @property
     def training_clients(self) -> int:

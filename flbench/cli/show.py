@@ -177,6 +177,8 @@ def show_result(file: Path) -> None:
     marks = result.fingerprint
     tell(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     tell(f"{result.status}, suite version {result.suite['version']}")
+    if result.task is not None:
+        tell(f"task {result.task}: {result.headline.doc}")
     tell(f"  {digest_line(result)}")
     if result.not_judged:
         tell(f"not judged: {list_clients(result.not_judged)}")

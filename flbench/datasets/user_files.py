@@ -1,7 +1,9 @@
 """Data sets from a user's files: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
 
-`npz:FILE?kind=tokens` and `npz:FILE?kind=numbers` say what whole numbers (m, T) are. Paths are
-relative to the current folder. Files that do not follow the rules below are refused.
+`npz:FILE?kind=tokens` and `npz:FILE?kind=numbers` say what whole numbers (m, T) are.
+`npz:FILE?task=numbers` predicts numbers, `?task=labels` any number of labels for each sample.
+
+Paths are relative to the current folder. Files that do not follow the rules below are refused.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -33,6 +36,7 @@ from flbench.datasets.files import (
 from flbench.datasets.windows import by_time, gap_of, sequence_of
 from flbench.errors import BadParameter
 from flbench.results.files import user_path
+from flbench.tasks import TASKS, TaskName
 
 ABOUT = {
     "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
@@ -43,22 +47,28 @@ ABOUT = {
 def npz(root: Path, argument: str) -> Dataset:
     """Your own arrays: npz:FILE with x_train, y_train, x_test, y_test, perhaps domains.
 
-    Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs.
+    Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs; by
+    npz:FILE?task=numbers y is (m,) or (m, k) of floats, by ?task=labels (m, C) of 0 and 1.
     """
     name, options = file_and_options(argument)
+    task = cast("TaskName", options.get("task", "classes"))
     path = user_path(name)
     stored = arrays(path)
     kind = asked_kind(f"npz:{argument}", options) or known_kind(stored)
-    parts = npz_parts(path, stored, partial(as_samples, kind=kind))
-    x, labels, test = joined(parts)
-    y = numbered(path, "labels", labels)
+    read = None if task == "classes" else READ[task]
+    parts = npz_parts(path, stored, partial(as_samples, kind=kind), read)
+    x, y, test = joined(parts)
+    count = 1 if y.ndim == 1 else y.shape[1]
+    if task == "classes":
+        y = numbered(path, "labels", y)
+        count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
-    data = Dataset(f"npz:{argument}", x, y, int(y.max()) + 1, domains, test, keeps_test=True)
+    data = Dataset(f"npz:{argument}", x, y, count, domains, test, keeps_test=True, task=task)
     return by_time(data, x.numpy()) if x.ndim < 4 else data
 
 
 def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
-    """The file of an argument, and its options, of which there is `kind`.
+    """The file of an argument, and its options, `kind` and `task`.
 
     Raises:
         BadParameter: it has others.
@@ -71,8 +81,10 @@ def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
     if not mark or "=" not in query:
         return argument, {}
     options = dict(parse_qsl(query))
-    if unknown := [key for key in options if key != "kind"]:
-        raise BadParameter(f"npz:{argument}: expected kind, got {unknown[0]}")
+    if unknown := [key for key in options if key not in ("kind", "task")]:
+        raise BadParameter(f"npz:{argument}: expected kind or task, got {unknown[0]}")
+    if (task := options.get("task", "classes")) not in TASKS:
+        raise BadParameter(f"npz:{argument}: task is {', '.join(TASKS)}, got '{task}'")
     return name, options
 
 
@@ -88,6 +100,27 @@ def known_kind(stored: Mapping[str, np.ndarray]) -> str | None:
     one = np.zeros(len(rows), dtype=np.int64)
     is_text = gap_of(rows, one) is not None or sequence_of(rows, one) is not None
     return "tokens" if is_text and y.dtype.kind in "iu" else None
+
+
+def numbers(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
+    """An array of numbers that are predicted, shape (count,) or (count, k), as float32."""
+    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or len(array) != count:
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be {count} numbers, or {count} rows of some, got {got}")
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        return torch.from_numpy(array.astype(np.float32))
+
+
+def labels(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
+    """An array that says of each label whether a sample has it, shape (count, C), as int64."""
+    if array.dtype.kind not in "iub" or array.ndim != 2 or len(array) != count:
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be {count} rows of 0 and 1 for each label, got {got}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+READ = {"numbers": numbers, "labels": labels}
+"""What reads the targets of an `.npz` file, by task."""
 
 
 def as_samples(path: Path, key: str, array: np.ndarray, kind: str | None = None) -> Tensor:

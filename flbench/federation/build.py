@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from flbench.federation.federation import (
 from flbench.federation.fixed_parts import FixedParts, dealt, fixed_parts
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
+from flbench.tasks import TaskName
 
 NEAREST = 10
 """Names that are told where one is not known."""
@@ -71,6 +73,8 @@ def divided(
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
     away = np.isin(_domains(dataset)[rest], held_out)
     partition = partitioned(suite, hooks, dataset, rest[~away], server, seed)
+    if partition.groups is None and not len(held_out):
+        partition = replace(partition, groups=groups_of_domains(dataset, rest, partition.clients))
     if len(held_out):
         ordered = with_domains(dataset, partition, rest[~away], rest[away], held_out)
     else:
@@ -103,9 +107,9 @@ def partitioned(
     Raises:
         UserError: they cannot be divided so; says if the server has taken too many.
     """
-    refuse_without_classes(suite, dataset)
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
+    task, name = dataset.task, suite.partition.name
 
     away = len(suite.unseen_domains)
 
@@ -113,7 +117,9 @@ def partitioned(
         own = None if domains is None else domains[rows]
         if own is not None and away:  # without gaps
             own = np.unique(own, return_inverse=True)[1].astype(np.int64)
-        return hooks.partition(labels[rows], own, suite.clients - away, rng(seed, "partition"))
+        known = labels[rows] if task == "classes" else NoClasses(len(rows), task, name)
+        count = suite.clients - away
+        return hooks.partition(cast("Indices", known), own, count, rng(seed, "partition"))
 
     try:
         return of_rows(rest)
@@ -135,19 +141,63 @@ def partitioned(
         ) from None
 
 
-def refuse_without_classes(suite: Suite, dataset: Dataset) -> None:
-    """Refuse a partition by classes for targets that are none.
+def groups_of_domains(
+    dataset: Dataset, pool: Indices, clients: Sequence[Indices]
+) -> Indices | None:
+    """The true group of each client, shape (N,), if the data know them and clients are domains.
 
-    Raises:
-        UserError: names partitions that need no classes.
+    Args:
+        pool: samples that are divided.
+        clients: of each client its samples, as places in the pool.
+
+    Returns:
+        None where a client holds several domains.
     """
-    name, task = suite.partition.name, getattr(dataset, "task", "classes")
-    if task == "classes" or not getattr(suite.partition_function, "needs_classes", False):
-        return
-    raise UserError(
-        f"partition '{name}' divides samples by their class, and the targets of {dataset.name} are"
-        f" {task}: use iid or quantity-skew, or, where there are domains, natural or by-domain"
-    )
+    if dataset.domain_groups is None or dataset.domains is None:
+        return None
+    domains = dataset.domains.numpy()[pool]
+    held = [np.unique(domains[rows]) for rows in clients]
+    if any(len(one) != 1 for one in held):
+        return None
+    found: Indices = dataset.domain_groups.numpy()[np.concatenate(held)]
+    return found
+
+
+class NoClasses:
+    """In place of the labels where samples have no classes: it has a length, and nothing else.
+
+    So a partition that looks at labels says so, whoever wrote it.
+
+    Args:
+        samples: their number.
+        task: of the data set.
+        partition: name of the one that gets it.
+    """
+
+    def __init__(self, samples: int, task: TaskName, partition: str) -> None:
+        self.shape, self.size, self.ndim = (samples,), samples, 1
+        self._text = (
+            f"partition '{partition}' divides by classes, and the task of the data set is '{task}':"
+            " use iid, quantity-skew, natural or by-domain, as --set suite.partition=iid"
+        )
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.size
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise UserError(self._text)
+
+    __array__ = __getitem__ = __iter__ = __contains__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __sub__ = __mul__ = __mod__ = _refuse
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what an array has beside its shape."""
+        if name.startswith("__") or "_text" not in vars(self):
+            raise AttributeError(name)
+        self._refuse()
 
 
 def test_sets(
@@ -163,6 +213,11 @@ def test_sets(
     if suite.test_set == "proportional":
         return shared_test_sets.proportional(kinds, pool, clients, suite.test_samples, seed)
     if suite.test_set == "labels":
+        if dataset.task != "classes" and dataset.domains is None:
+            raise UserError(
+                "test_set 'labels' gives clients the samples of their classes, and the task of"
+                f" {dataset.name} is '{dataset.task}': --set suite.test_set=own"
+            )
         if is_fixed:
             return shared_test_sets.whole(kinds, _domains(dataset), pool, clients)
         return shared_test_sets.by_labels(kinds, pool, clients)

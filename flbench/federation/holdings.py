@@ -49,7 +49,7 @@ class Holdings:
         sizes = np.array([[len(rows) for rows in split] for split in lists]).T.astype(np.int64)
         seen = [np.concatenate(pair) for pair in zip(*lists[:2], strict=True)]
         everything = [np.concatenate(own) for own in zip(*lists, strict=True)]
-        is_classes = getattr(dataset, "task", "classes") == "classes" and dataset.y.ndim == 1
+        is_classes = dataset.task == "classes" and dataset.y.ndim == 1
         labels = counted(dataset.y.numpy(), seen, dataset.classes) if is_classes else None
         domains, count = None, 0
         if dataset.domains is not None:

@@ -10,11 +10,10 @@ from annotated_types import Gt, Le
 from flbench.core.dataset import Indices, Partition
 from flbench.metrics import Floats
 from flbench.partitions.dirichlet import refuse_too_few
-from flbench.partitions.sharding import dealt, needs_classes
+from flbench.partitions.sharding import dealt
 from flbench.partitions.shares import log_shares, normalised
 
 
-@needs_classes
 def balanced_dirichlet(
     labels: Indices,
     domains: Indices | None,

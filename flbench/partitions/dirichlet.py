@@ -10,13 +10,11 @@ from annotated_types import Ge, Gt, Le
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partitions.sharding import needs_classes
 
 DRAWN = 10_000_000  # numbers of samples per label and client that are drawn in all tries
 TRIES = 1000  # at most
 
 
-@needs_classes
 def dirichlet(
     labels: Indices,
     domains: Indices | None,

@@ -10,11 +10,10 @@ from annotated_types import Ge, Gt, Le
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 from flbench.partitions.label_skew import label_holders
-from flbench.partitions.sharding import dealt, needs_classes
+from flbench.partitions.sharding import dealt
 from flbench.partitions.shares import cut, log_shares, normalised
 
 
-@needs_classes
 def extended_dirichlet(
     labels: Indices,
     domains: Indices | None,

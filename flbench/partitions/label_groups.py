@@ -9,10 +9,9 @@ from annotated_types import Ge, Le
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
-from flbench.partitions.sharding import BoolMatrix, Order, divide_labels, needs_classes
+from flbench.partitions.sharding import BoolMatrix, Order, divide_labels
 
 
-@needs_classes
 def label_groups(
     labels: Indices,
     domains: Indices | None,
@@ -39,7 +38,6 @@ def label_groups(
     return Partition(divide_labels(labels, holders, rng), group)
 
 
-@needs_classes
 def label_groups_noisy(
     labels: Indices,
     domains: Indices | None,

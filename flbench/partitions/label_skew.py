@@ -8,10 +8,9 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from flbench.core.dataset import Indices, Partition
-from flbench.partitions.sharding import BoolMatrix, divide_labels, needs_classes
+from flbench.partitions.sharding import BoolMatrix, divide_labels
 
 
-@needs_classes
 def label_skew(
     labels: Indices,
     domains: Indices | None,

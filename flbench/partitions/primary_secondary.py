@@ -14,7 +14,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
 from flbench.metrics import Floats
-from flbench.partitions.sharding import dealt, needs_classes
+from flbench.partitions.sharding import dealt
 from flbench.toolbox.heterogeneity import mean_kld
 
 Sigma = float | tuple[float, float]
@@ -22,7 +22,6 @@ BANDS = ("low", "mid", "high")
 PLANS = 100  # label plans from which a band is chosen
 
 
-@needs_classes
 def primary_secondary(
     labels: Indices,
     domains: Indices | None,

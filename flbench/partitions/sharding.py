@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from flbench.core.dataset import Indices, Partition
+from flbench.core.dataset import Indices
 from flbench.errors import UserError
 
 BoolMatrix = npt.NDArray[np.bool_]
 Order = Literal["shuffled", "natural", "domains"]
-F = TypeVar("F", bound=Callable[..., Partition])
-
-
-def needs_classes(partition: F) -> F:
-    """Mark a partition that divides by classes: it is refused for targets that are none."""
-    vars(partition)["needs_classes"] = True
-    return partition
 
 
 def divide_labels(

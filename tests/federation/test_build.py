@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from mentions import mention
 
 from flbench.core.dataset import Dataset
 from flbench.errors import UnknownName, UserError
-from flbench.federation.build import divide, refuse_without_classes
+from flbench.federation.build import divide
 from flbench.federation.federation import Federation
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
@@ -165,11 +164,9 @@ def test_too_many_clients_beside_the_named_ones_are_refused_in_one_line() -> Non
     ],
 )  # fmt: skip
 def test_partitions_by_classes_are_refused_for_other_targets(partition: str, refused: bool) -> None:
-    one = suite(partition=partition)
-    refuse_without_classes(one, data_of())
-    numbers: Any = SimpleNamespace(name="own:file", task="numbers")
+    numbers = data_of(y=torch.arange(180.0), classes=1, task="numbers")
     if not refused:
-        refuse_without_classes(one, numbers)
+        federation(numbers, partition=partition)
         return
-    with pytest.raises(UserError, match=mention(partition, "own:file", "numbers", "quantity-skew")):
-        refuse_without_classes(one, numbers)
+    with pytest.raises(UserError, match=mention(partition, "numbers", "quantity-skew")):
+        federation(numbers, partition=partition)
