@@ -119,6 +119,7 @@ class _Setting:
 
     table: PaperTable
     scale: Scale
+    place: SuiteOnData
     settings: Mapping[str, StatedValue]
     suite: Suite
     result: Result | None
@@ -135,7 +136,7 @@ class _Setting:
     ) -> _Setting:
         settings = _settings(scale, place)
         overrides = {key: value for key, value in settings.items() if suite_field(key)}
-        return cls(table, scale, settings, load_suite(*place, overrides), result, load)
+        return cls(table, scale, place, settings, load_suite(*place, overrides), result, load)
 
     def value(self, what: str) -> StatedValue:
         """Our value; None where the scale has none, or it is counted and nothing was run."""
@@ -151,7 +152,8 @@ class _Setting:
         if owner not in {plugin_of(method)[0] for method in self.table.methods}:
             return None
         method = self.load(owner)
-        preset = self.scale.preset if self.scale.preset in method.presets else None
+        presets = self.scale.preferred(self.place[1])
+        preset = next((name for name in presets if name in method.presets), None)
         params = method.compose(self.settings, preset).described.params
         return _plain(params.get(field))
 

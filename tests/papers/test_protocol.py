@@ -161,6 +161,15 @@ def test_a_preset_is_what_the_method_runs_with(suite: str) -> None:
     assert "ifca.k" in said(departures(protocol, table, Scale(on=on, preset="ifca"), [row(suite)]))
 
 
+def test_a_data_sets_own_preset_goes_before_the_others(suite: str) -> None:
+    protocol = paper_of(stated("flis-dc.beta", 0.3), stated("ifca.k", 2))
+    scale = Scale(on={"digits": {}}, preset="flis", presets={"digits": "flis-cifar10"})
+    assert departures(protocol, table_of(suite, "flis-dc", "ifca"), scale, [row(suite)]) == []
+    other = scale.model_copy(update={"presets": {"cifar10": "flis-cifar10"}})
+    found = said(departures(protocol, table_of(suite, "flis-dc", "ifca"), other, [row(suite)]))
+    assert found == {"flis-dc.beta": (0.3, ["0.4"])}
+
+
 def test_values_name_the_data_they_are_of() -> None:
     places = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "y")]
     one = Departure(stated("rounds", 200, where="IV"), {"12": places})

@@ -1,0 +1,182 @@
+"""Claims: that one method of a table or of a study is ahead of others, tested on our results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from flbench.errors import BadParameter
+from flbench.papers.paper import Lead, Paper
+from flbench.papers.reproduction import ROUNDING, findings, number_of, planned
+from flbench.plugin.registry import find, load_entry
+from flbench.results.files import read_result
+from flbench.results.schema import Result
+from flbench.sweeps.request import RunRequest
+from flbench.sweeps.study import grid_rows, read_grid
+
+if TYPE_CHECKING:
+    from flbench.terminal.console import SweepProgress
+
+Place = tuple[str, str]
+"""A suite and a data set."""
+Rows = Mapping[str, Sequence[Result]]
+"""Method -> its results over seeds."""
+COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published", "seeds", "verdict")
+
+
+@dataclass(frozen=True)
+class TestedLead:
+    """How far a method is ahead of the best of the others, in one suite and data set.
+
+    Attributes:
+        best: the other with the best mean.
+        by: mean of the method less that of `best`, or the reverse where the smaller is ahead;
+            None = one of them never has the number.
+        seeds: how many all of them have.
+        ahead: in how many of these the method is ahead of all others.
+        published: by how much it is ahead in the paper; None = the paper does not say.
+        missing: others without a result.
+    """
+
+    place: Place
+    method: str
+    best: str
+    by: float | None
+    seeds: int
+    ahead: int
+    published: float | None
+    missing: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In words; of what was compared, and what was not."""
+        if self.by is None:
+            said = "never reached"
+        elif abs(self.by) <= ROUNDING:
+            said = "level"
+        elif self.by < 0:
+            said = "does not hold"
+        else:
+            said = "holds" if self.ahead == self.seeds else "holds for the means alone"
+        return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
+
+
+def tested(lead: Lead, found: Mapping[Place, Rows], column: str) -> Iterator[TestedLead]:
+    """The lead in every suite and data set that has results of the method and of another.
+
+    Args:
+        found: the results of the lead's table or study.
+        column: what is compared, a name in a result's summary.
+    """
+    for place, rows in found.items():
+        if not _about(lead.suites, place[0]) or not _about(lead.datasets, place[1]):
+            continue
+        numbers = {
+            method: {one.seed: number_of(one, column) for one in rows.get(method, ())}
+            for method in (lead.method, *lead.over)
+        }
+        others = [name for name in lead.over if numbers[name]]
+        if not numbers[lead.method] or not others:
+            continue
+        seeds = sorted(set.intersection(*(set(numbers[name]) for name in (lead.method, *others))))
+        if seeds:
+            missing = tuple(name for name in lead.over if name not in others)
+            kept = {
+                name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
+            }
+            yield _tested(lead, place, kept, missing)
+
+
+def _about(names: Sequence[str], name: str) -> bool:
+    """Whether a name is one of some; of none all are."""
+    return not names or name in names
+
+
+def _tested(
+    lead: Lead,
+    place: Place,
+    numbers: Mapping[str, Sequence[float | None]],
+    missing: tuple[str, ...],
+) -> TestedLead:
+    """One lead from the numbers of all methods over the same seeds; None = never reached."""
+    sign = -1.0 if lead.smaller else 1.0
+    scores = {
+        name: [-inf if one is None else sign * one for one in values]
+        for name, values in numbers.items()
+    }
+    means = {name: mean(values) for name, values in scores.items()}
+    mine, others = scores.pop(lead.method), scores
+    best = max(others, key=lambda name: means[name])
+    by = means[lead.method] - means[best]
+    ahead = sum(
+        all(one > values[at] + ROUNDING for values in others.values())
+        for at, one in enumerate(mine)
+    )
+    known = abs(by) < inf
+    return TestedLead(
+        place, lead.method, best, by if known else None, len(mine), ahead,
+        lead.by.get(place[0]), missing,
+    )  # fmt: skip
+
+
+def cells(one: TestedLead) -> tuple[str, ...]:
+    """The cells of a table row: COLUMNS."""
+    small = one.by is None or abs(one.by) <= 1
+    digits = 4 if small else 1
+    by = "-" if one.by is None else f"{one.by:+.{digits}f}"
+    published = "-" if one.published is None else f"{one.published:+.{digits}f}"
+    return (
+        *one.place,
+        one.method,
+        one.best,
+        by,
+        published,
+        f"{one.ahead} of {one.seeds}",
+        one.verdict,
+    )
+
+
+def results_of_table(
+    card: Paper, name: str, scale: str, request: RunRequest, progress: SweepProgress
+) -> dict[Place, dict[str, Sequence[Result]]]:
+    """The results of a table at a scale, by suite and data set, then by row."""
+    table = card.table(name)
+    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    for one in findings(table, planned(table, scale, request, None, progress)):
+        if one.results:
+            place = one.printed.suite, one.printed.dataset
+            found.setdefault(place, {})[one.printed.method] = one.results
+    return found
+
+
+def results_of_study(
+    name: str, request: RunRequest, progress: SweepProgress
+) -> dict[Place, dict[str, Sequence[Result]]]:
+    """The results of a grid without points, of all seeds, by suite and data set, then by method.
+
+    Raises:
+        BadParameter: the study is a measurement, which has no results.
+    """
+    path = load_entry(find("studies", name))
+    if not isinstance(path, Path):
+        raise BadParameter(f"study '{name}': expected a grid of runs, got a measurement")
+    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    for row in grid_rows(read_grid(path), request, progress):
+        spec = row.cells[0].spec
+        files = sorted(spec.path.parent.glob("seed-*.json"))
+        if files:
+            place = row.suite, spec.suite.dataset
+            found.setdefault(place, {})[row.method] = [read_result(file) for file in files]
+    return found
+
+
+def compared(card: Paper, lead: Lead) -> str:
+    """What a lead is about, a name in a result's summary."""
+    if lead.column or not lead.table:
+        return lead.column
+    table = card.table(lead.table)
+    return table.measured(table.judged)
