@@ -44,7 +44,7 @@ class Stated(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     what: str
-    value: int | float | str | None = None
+    value: bool | int | float | str | None = None
     source: Source | None = None
     where: str = ""
     suites: list[str] = []

@@ -22,7 +22,7 @@ DERIVED = {
     "train_share": "share of a client's samples that it trains on",
     "seeds": "runs of each cell",
 }
-"""What a protocol states beside settings; the first two are counted in results."""
+"""What a protocol states beside settings; all but the share are counted in results."""
 COUNTED = 0.005
 """Relative difference of a counted number that remainders of splits may make."""
 SPLIT = ("validation_fraction", "test_fraction")
@@ -63,7 +63,7 @@ def departures(
         if place[1] not in scale.on:
             continue
         results = [result for one in numbers for result in one.results]
-        setting = _Setting.of(table, scale, place, results[0] if results else None, load)
+        setting = _Setting.of(table, scale, place, results, load)
         for stated in _stated_of(paper, table, scale, place):
             ours = setting.value(stated.what)
             if stated.what in scale.needs or ours is None or same(stated, ours):
@@ -122,7 +122,7 @@ class _Setting:
     place: SuiteOnData
     settings: Mapping[str, StatedValue]
     suite: Suite
-    result: Result | None
+    results: Sequence[Result]
     load: Callable[[str], LoadedMethod]
 
     @classmethod
@@ -131,21 +131,21 @@ class _Setting:
         table: PaperTable,
         scale: Scale,
         place: SuiteOnData,
-        result: Result | None,
+        results: Sequence[Result],
         load: Callable[[str], LoadedMethod],
     ) -> _Setting:
         settings = _settings(scale, place)
         overrides = {key: value for key, value in settings.items() if suite_field(key)}
-        return cls(table, scale, place, settings, load_suite(*place, overrides), result, load)
+        return cls(table, scale, place, settings, load_suite(*place, overrides), results, load)
 
     def value(self, what: str) -> StatedValue:
         """Our value; None where the scale has none, or it is counted and nothing was run."""
         if what == "seeds":
-            return self.scale.seeds
+            return len({one.seed for one in self.results}) or self.scale.seeds
         if what == "train_share":
             return train_share(self.suite)
         if what in DERIVED:
-            return None if self.result is None else counted(what, self.suite, self.result)
+            return counted(what, self.suite, self.results[0]) if self.results else None
         if suite_field(what) is not None:
             return field_value(self.suite, what)
         owner, _, field = what.partition(".")

@@ -138,6 +138,15 @@ def test_samples_are_counted_in_results(suite: str) -> None:
     assert not set(ours) & set(SPLIT), "the share says it"
 
 
+def test_runs_are_those_that_there_are(suite: str) -> None:
+    protocol, scale = paper_of(stated("seeds", 4)), Scale(seeds=4, on={"digits": {}})
+    assert departures(protocol, table_of(suite, "fedavg"), scale, [row(suite)]) == [], "planned"
+    ran = row(suite, "fedavg", result([6], [2], [2]))
+    assert said(departures(protocol, table_of(suite, "fedavg"), scale, [ran])) == {
+        "seeds": (4, ["1"])
+    }
+
+
 def test_remainders_of_splits_are_no_difference() -> None:
     assert same(stated("samples", 480), 479.92)
     assert not same(stated("samples", 480), 470.0)
@@ -183,6 +192,12 @@ def test_values_are_written_as_people_read_them() -> None:
     assert [text(value) for value in values] == [
         "60,000", "480", "0.75", "1", "0.001", "true", "sgd", "none",
     ]  # fmt: skip
+
+
+def test_whether_something_is_so_is_stated_as_it_is() -> None:
+    one = stated("pfedlia.paper_leak", True)
+    assert (one.value, text(one.value)) == (True, "true")
+    assert same(one, True) and not same(one, False)
 
 
 def test_a_table_may_have_a_protocol_of_its_own(suite: str) -> None:
