@@ -231,13 +231,13 @@ def findings(
 
 
 def number_of(result: Result, column: str, domains: Sequence[str] = ()) -> float | None:
-    """A number of a result: `column` of its summary, or the accuracy of a domain.
+    """A number of a result: a metric, or the accuracy of a domain.
 
     The accuracy of a domain is the mean over its clients, where groups are the domains in order.
     """
     domain = column.removeprefix("accuracy_")
     if domain == column or domain not in domains:
-        return result.summary.get(column)
+        return result.metrics().get(column)
     clients, of = result.clients, domains.index(domain)
     if clients.group is None:
         return None

@@ -66,13 +66,14 @@ YOUNGER = {
     2: frozenset({
         "clients.labels", "curves.slowest_down", "curves.trained_epochs", "reads", "scores",
         "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
-        "summary.link_seconds", "summary.noise", "summary.purity", "summary.rounds_to_final",
-        "summary.seconds_to_final", "summary.selection_error_mean", "summary.trained_epochs",
-        "suite_plugins",
+        "summary.link_seconds", "summary.link_seconds_to_final", "summary.noise",
+        "summary.purity", "summary.rounds_to_final", "summary.seconds_to_final",
+        "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
     }),
     3: frozenset({
-        "curves.trained_epochs", "reads", "summary.rounds_to_final", "summary.seconds_to_final",
-        "summary.trained_epochs", "suite_plugins",
+        "curves.trained_epochs", "reads", "summary.link_seconds_to_final",
+        "summary.rounds_to_final", "summary.seconds_to_final", "summary.trained_epochs",
+        "suite_plugins",
     }),
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""

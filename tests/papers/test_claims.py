@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,10 @@ PLACE = ("suite", "data")
 
 def results(*values: float | None, first: int = 0) -> list[Any]:
     return [
-        SimpleNamespace(seed=first + at, summary={"accuracy_mean": value, "rounds_to_final": value})
+        SimpleNamespace(
+            seed=first + at,
+            metrics=partial(dict, accuracy_mean=value, rounds_to_final=value),
+        )
         for at, value in enumerate(values)
     ]
 

@@ -240,7 +240,8 @@ def test_the_rule_says_which_of_our_numbers_is_compared(
 
 def test_the_accuracy_of_a_domain_is_that_of_its_clients() -> None:
     clients = SimpleNamespace(group=[0, 1, 1], correct=[9, 2, 0], test=[10, 4, 5])
-    one: Any = SimpleNamespace(clients=clients, summary={"accuracy_mean": 0.4, "accuracy_b": 0.7})
+    metrics = {"accuracy_mean": 0.4, "accuracy_b": 0.7}
+    one: Any = SimpleNamespace(clients=clients, metrics=lambda: metrics)
     assert number_of(one, "accuracy_mean", ["a", "b"]) == 0.4
     assert number_of(one, "accuracy_a", ["a", "b"]) == 0.9
     assert number_of(one, "accuracy_b", ["a", "b"]) == 0.25
@@ -261,7 +262,7 @@ def test_each_domain_of_fedc2is_table_is_compared(
     clients = SimpleNamespace(
         group=list(range(len(grid.domains))), correct=[80] * 5, test=[100] * 5
     )
-    runs: Any = (SimpleNamespace(clients=clients, summary={}, seed=0),)
+    runs: Any = (SimpleNamespace(clients=clients, seed=0),)
     rows = [
         ReproducedValue(PublishedValue(*place, name, 0.5, None), runs, (0.5,), "equal")
         for name in grid.methods
