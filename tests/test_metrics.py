@@ -358,7 +358,7 @@ def test_the_links_seconds_to_the_final_accuracy_by_hand() -> None:
     assert computed(outcome(curves=curves))["link_seconds_to_final"] == 3.0
     unknown = {**curves, "accuracy": [None, None, None]}
     assert computed(outcome(curves=unknown))["link_seconds_to_final"] is None
-    assert "link_seconds_to_final" not in computed(outcome())
+    assert "link_seconds_to_final" not in computed(outcome(curves={"accuracy": [0.5]}))
 
 
 def test_without_groups_and_curves_there_is_still_accuracy() -> None:

@@ -29,7 +29,7 @@ COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published",
 
 
 @dataclass(frozen=True)
-class TestedLead:
+class FoundLead:
     """How far a method is ahead of the best of the others, in one suite and data set.
 
     Attributes:
@@ -65,7 +65,7 @@ class TestedLead:
         return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
 
 
-def tested(lead: Lead, found: Mapping[Place, Rows], column: str) -> Iterator[TestedLead]:
+def leads_found(lead: Lead, found: Mapping[Place, Rows], column: str) -> Iterator[FoundLead]:
     """The lead in every suite and data set that has results of the method and of another.
 
     Args:
@@ -88,7 +88,7 @@ def tested(lead: Lead, found: Mapping[Place, Rows], column: str) -> Iterator[Tes
             kept = {
                 name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
             }
-            yield _tested(lead, place, kept, missing)
+            yield _found(lead, place, kept, missing)
 
 
 def _about(names: Sequence[str], name: str) -> bool:
@@ -96,12 +96,12 @@ def _about(names: Sequence[str], name: str) -> bool:
     return not names or name in names
 
 
-def _tested(
+def _found(
     lead: Lead,
     place: Place,
     numbers: Mapping[str, Sequence[float | None]],
     missing: tuple[str, ...],
-) -> TestedLead:
+) -> FoundLead:
     """One lead from the numbers of all methods over the same seeds; None = never reached."""
     sign = -1.0 if lead.smaller else 1.0
     scores = {
@@ -117,13 +117,13 @@ def _tested(
         for at, one in enumerate(mine)
     )
     known = abs(by) < inf
-    return TestedLead(
+    return FoundLead(
         place, lead.method, best, by if known else None, len(mine), ahead,
         lead.by.get(place[0]), missing,
     )  # fmt: skip
 
 
-def cells(one: TestedLead) -> tuple[str, ...]:
+def cells(one: FoundLead) -> tuple[str, ...]:
     """The cells of a table row: COLUMNS."""
     small = one.by is None or abs(one.by) <= 1
     digits = 4 if small else 1

@@ -14,7 +14,7 @@ from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
 from flbench.papers.claims import COLUMNS as LEAD_COLUMNS
 from flbench.papers.claims import cells as lead_cells
-from flbench.papers.claims import compared, results_of_study, results_of_table, tested
+from flbench.papers.claims import compared, leads_found, results_of_study, results_of_table
 from flbench.papers.drawings import FOLDER, file_of, has_data, study_rows
 from flbench.papers.paper import SCALES, Claim, Lead, Paper, PaperTable
 from flbench.papers.protocol import cells as protocol_cells
@@ -93,8 +93,8 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """Prose in lines of at most 120 characters; a row of a table is one line."""
-    if line.startswith("|"):
+    """Prose in lines of at most 120 characters; a row of a table or a figure is one line."""
+    if line.startswith(("|", "![")):
         return line
     rest = "  " if line.startswith("- ") else ""
     return textwrap.fill(
@@ -261,7 +261,7 @@ def _lead(
         found, where = results_of_study(claim.study, request, progress), f"study {claim.study}"
     smaller = ", the smaller is ahead" if lead.smaller else ""
     words = f"{lead.method} against {', '.join(lead.over)}; `{column}`{smaller}; {where}"
-    rows = [[*map(escaped, lead_cells(one))] for one in tested(lead, found, column)]
+    rows = [[*map(escaped, lead_cells(one))] for one in leads_found(lead, found, column)]
     if not rows:
         return ["", f"{words}: not run."]
     headings = [(name, name not in ("ahead by", "published")) for name in LEAD_COLUMNS]

@@ -217,7 +217,7 @@ def test_what_is_asked_for_takes_the_place_of_the_cell_s(
 
 
 def results(*summaries: dict[str, Any], **curves: list[float | None]) -> Any:
-    return [SimpleNamespace(summary=summary, curves=curves) for summary in summaries]
+    return [SimpleNamespace(metrics=partial(dict, one), curves=curves) for one in summaries]
 
 
 def test_a_row_has_means_and_sample_deviations() -> None:

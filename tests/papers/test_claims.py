@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flbench.papers.claims import cells, compared, tested
+from flbench.papers.claims import cells, compared, leads_found
 from flbench.papers.paper import Lead, load_paper
 from flbench.plugin.registry import entries
 
@@ -30,7 +30,7 @@ def lead(**more: Any) -> Lead:
 
 
 def only(found: Lead, rows: dict[str, Any], column: str = "accuracy_mean") -> Any:
-    (one,) = tested(found, {PLACE: rows}, column)
+    (one,) = leads_found(found, {PLACE: rows}, column)
     return one
 
 
@@ -64,7 +64,7 @@ def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
     assert (one.best, one.by, one.verdict) == ("b", 30, "holds")
     one = only(fewer, {**rows, "a": results(None)}, "rounds_to_final")
     assert (one.by, one.ahead, one.verdict) == (None, 0, "never reached")
-    assert not list(tested(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
+    assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
 
 
 def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
@@ -74,7 +74,7 @@ def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
     assert one.missing == ("c",)
     assert cells(one)[-4:] == ("+0.4000", "+0.1700", "1 of 1", "holds; without c")
     apart = {"a": results(0.9), "b": results(0.5, first=3)}
-    assert not list(tested(lead(), {PLACE: apart}, "accuracy_mean"))
+    assert not list(leads_found(lead(), {PLACE: apart}, "accuracy_mean"))
 
 
 @pytest.mark.parametrize("name", sorted(entries("papers")))

@@ -260,7 +260,9 @@ def test_each_domain_of_fedc2is_table_is_compared(
     grid = load_paper("fedc2i").table(table)
     place = grid.suites[0], grid.datasets[0]
     clients = SimpleNamespace(
-        group=list(range(len(grid.domains))), correct=[80] * 5, test=[100] * 5
+        group=list(range(len(grid.domains))),
+        correct=[80] * len(grid.domains),
+        test=[100] * len(grid.domains),
     )
     runs: Any = (SimpleNamespace(clients=clients, seed=0),)
     rows = [
