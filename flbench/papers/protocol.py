@@ -170,7 +170,8 @@ def counted(what: str, suite: Suite, result: Result) -> float:
     train = sum(clients.train)
     if what == "samples":
         return train / len(clients.train)
-    return train + sum(clients.validation) + (suite.test_set == "own") * sum(clients.test)
+    kept = sum(clients.validation) if suite.validation_fraction else 0  # else it is the test part
+    return train + kept + (suite.test_set == "own") * sum(clients.test)
 
 
 def field_value(suite: Suite, what: str) -> StatedValue:

@@ -136,6 +136,10 @@ def test_samples_are_counted_in_results(suite: str) -> None:
     assert ours["images"] == (100, ["600"]), "test samples of a pool are no client's"
     assert ours["train_share"] == (0.75, ["1"])
     assert not set(ours) & set(SPLIT), "the share says it"
+    shared = Scale(on={"digits": {"validation_fraction": 0, "test_fraction": 0.25}})
+    leaking = row(suite, "fedavg", result([75] * 8, [25] * 8, [25] * 8))
+    ours = said(departures(protocol, table, shared, [leaking]))
+    assert ours["images"] == (100, ["800"]), "who decides on test samples has no others"
 
 
 def test_runs_are_those_that_there_are(suite: str) -> None:
