@@ -44,8 +44,8 @@ def pairs(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         caption(figure, f"{len(found[0][0])} pairs of clients in each of {len(found)} runs")
-        both = [np.concatenate([one[side] for one in found]) for side in (0, 1)]
-        r = float(np.corrcoef(*both)[0, 1])
+        one, other = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
+        r = float(np.corrcoef(one, other)[0, 1])
         return to_svg(figure, title, f"{up} against {across}; correlation of all marks {r:.3f}.")
 
 
