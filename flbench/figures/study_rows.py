@@ -43,7 +43,8 @@ def pairs(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None
             )  # fmt: skip
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        caption(figure, f"{len(found[0][0])} pairs of clients in each of {len(found)} runs")
+        runs = "1 run" if len(found) == 1 else f"each of {len(found)} runs"
+        caption(figure, f"{len(found[0][0])} pairs of clients in {runs}")
         one, other = (np.concatenate([pair[side] for pair in found]) for side in (0, 1))
         r = float(np.corrcoef(one, other)[0, 1])
         return to_svg(figure, title, f"{up} against {across}; correlation of all marks {r:.3f}.")

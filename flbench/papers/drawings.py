@@ -27,7 +27,8 @@ StudyRows = Sequence[Mapping[str, Any]]
 def file_of(card: Paper, claim: Claim, number: int) -> str:
     """The name of the file of a claim's figure, counted from 0."""
     mark = f"-{number + 1}" if len(claim.drawn) > 1 else ""
-    return f"{slug(f'{card.name} {claim.where}').lower()}{mark}.svg"
+    words = slug(f"{card.name} {claim.where}").lower()
+    return f"{words.replace('.', '').replace(',', '')}{mark}.svg"
 
 
 def study_rows(study: str, out: Path) -> StudyRows | None:
