@@ -129,12 +129,13 @@ def print_page(
     card: Paper, request: RunRequest, progress: SweepProgress, figures: Path | None
 ) -> None:
     """Print the paper's page of docs/; write its figures into a folder, if one is given."""
+    from flbench.papers.claims import StoredResults
     from flbench.papers.drawings import drawings
     from flbench.papers.page import page
     from flbench.results.files import write_atomically
 
     if figures is not None:
-        for name, svg in drawings(card, request, progress):
+        for name, svg in drawings(card, StoredResults.of(card, request, progress)):
             write_atomically(figures / name, svg)
     print(page(card, request, progress), end="")
 

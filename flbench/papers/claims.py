@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flbench.errors import BadParameter
 from flbench.papers.paper import Lead, Paper
@@ -25,6 +26,8 @@ Place = tuple[str, str]
 """A suite and a data set."""
 Rows = Mapping[str, Sequence[Result]]
 """Method -> its results over seeds."""
+Found = Mapping[Place, Rows]
+"""The results of a table or a study."""
 COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published", "seeds", "verdict")
 
 
@@ -65,7 +68,7 @@ class FoundLead:
         return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
 
 
-def leads_found(lead: Lead, found: Mapping[Place, Rows], column: str) -> Iterator[FoundLead]:
+def leads_found(lead: Lead, found: Found, column: str) -> Iterator[FoundLead]:
     """The lead in every suite and data set that has results of the method and of another.
 
     Args:
@@ -140,9 +143,30 @@ def cells(one: FoundLead) -> tuple[str, ...]:
     )
 
 
+class StoredResults(NamedTuple):
+    """The results behind a card; each table and study is read once.
+
+    Attributes:
+        table: number and scale of a table -> its results, by suite and data set, then by row.
+        study: name of a grid without points -> its results of all seeds, likewise.
+        out: the folder of result files.
+    """
+
+    table: Callable[[str, str], Found]
+    study: Callable[[str], Found]
+    out: Path
+
+    @classmethod
+    def of(cls, card: Paper, request: RunRequest, progress: SweepProgress) -> StoredResults:
+        """Those of a card in the folder of a request."""
+        table = partial(results_of_table, card, request=request, progress=progress)
+        study = partial(results_of_study, request=request, progress=progress)
+        return cls(cache(table), cache(study), request.out)
+
+
 def results_of_table(
     card: Paper, name: str, scale: str, request: RunRequest, progress: SweepProgress
-) -> dict[Place, dict[str, Sequence[Result]]]:
+) -> Found:
     """The results of a table at a scale, by suite and data set, then by row."""
     table = card.table(name)
     found: dict[Place, dict[str, Sequence[Result]]] = {}
@@ -153,9 +177,7 @@ def results_of_table(
     return found
 
 
-def results_of_study(
-    name: str, request: RunRequest, progress: SweepProgress
-) -> dict[Place, dict[str, Sequence[Result]]]:
+def results_of_study(name: str, request: RunRequest, progress: SweepProgress) -> Found:
     """The results of a grid without points, of all seeds, by suite and data set, then by method.
 
     Raises:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flbench.errors import UserError
-from flbench.papers.claims import Place, results_of_study, results_of_table
+from flbench.papers.claims import Place, StoredResults
 from flbench.papers.paper import Claim, Drawn, Paper
 from flbench.results.files import slug
 from flbench.results.schema import Result
-from flbench.sweeps.request import RunRequest
-
-if TYPE_CHECKING:
-    from flbench.terminal.console import SweepProgress
 
 FOLDER = "figures"
 """Of the figures, beside the pages."""
@@ -53,36 +49,30 @@ def study_rows(study: str, out: Path) -> StudyRows | None:
     return rows
 
 
-def drawings(
-    card: Paper, request: RunRequest, progress: SweepProgress
-) -> Iterator[tuple[str, bytes]]:
+def drawings(card: Paper, stored: StoredResults) -> Iterator[tuple[str, bytes]]:
     """Every figure of a card that has something to draw: the name of its file, and the file."""
     for claim in card.claims:
         for number, drawn in enumerate(claim.drawn):
-            svg = _svg(card, claim, drawn, request, progress)
+            svg = _svg(claim, drawn, stored)
             if svg is not None:
                 yield file_of(card, claim, number), svg
 
 
-def has_data(
-    card: Paper, claim: Claim, drawn: Drawn, request: RunRequest, progress: SweepProgress
-) -> bool:
+def has_data(claim: Claim, drawn: Drawn, stored: StoredResults) -> bool:
     """Whether there is something to draw."""
     if drawn.kind in ("pairs", "matrices", "bars"):
-        return bool(_rows(claim, drawn, request))
-    return bool(_runs(card, claim, drawn, request, progress))
+        return bool(_rows(claim, drawn, stored.out))
+    return bool(_runs(claim, drawn, stored))
 
 
-def _svg(
-    card: Paper, claim: Claim, drawn: Drawn, request: RunRequest, progress: SweepProgress
-) -> bytes | None:
+def _svg(claim: Claim, drawn: Drawn, stored: StoredResults) -> bytes | None:
     """One figure; None = there is nothing to draw."""
     from flbench import figures
 
     if drawn.kind in ("pairs", "matrices", "bars"):
         draw = {"pairs": figures.pairs, "matrices": figures.matrices, "bars": figures.bars}
-        return draw[drawn.kind](_rows(claim, drawn, request), drawn.names, drawn.title)
-    runs = _runs(card, claim, drawn, request, progress)
+        return draw[drawn.kind](_rows(claim, drawn, stored.out), drawn.names, drawn.title)
+    runs = _runs(claim, drawn, stored)
     if drawn.kind == "curves":
         return figures.curves(runs, drawn.title)
     if drawn.kind == "scores":
@@ -92,21 +82,16 @@ def _svg(
     return next((svg for notes in noted for name, svg in notes if name == wanted), None)
 
 
-def _rows(claim: Claim, drawn: Drawn, request: RunRequest) -> StudyRows:
+def _rows(claim: Claim, drawn: Drawn, out: Path) -> StudyRows:
     """The rows of the claim's study that are drawn."""
-    rows = study_rows(claim.study, request.out) or ()
+    rows = study_rows(claim.study, out) or ()
     wanted = {**drawn.only, **({"suite": drawn.suite} if drawn.suite else {})}
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
-def _runs(
-    card: Paper, claim: Claim, drawn: Drawn, request: RunRequest, progress: SweepProgress
-) -> Runs:
+def _runs(claim: Claim, drawn: Drawn, stored: StoredResults) -> Runs:
     """The runs that are drawn, named by their methods."""
-    if drawn.table:
-        found = results_of_table(card, drawn.table, drawn.scale, request, progress)
-    else:
-        found = results_of_study(claim.study, request, progress)
+    found = stored.table(drawn.table, drawn.scale) if drawn.table else stored.study(claim.study)
     return [
         (method, rows[method])
         for place, rows in found.items()

@@ -13,8 +13,8 @@ from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
 from flbench.papers.claims import COLUMNS as LEAD_COLUMNS
+from flbench.papers.claims import StoredResults, compared, leads_found
 from flbench.papers.claims import cells as lead_cells
-from flbench.papers.claims import compared, leads_found, results_of_study, results_of_table
 from flbench.papers.drawings import FOLDER, file_of, has_data, study_rows
 from flbench.papers.paper import SCALES, Claim, Lead, Paper, PaperTable
 from flbench.papers.protocol import cells as protocol_cells
@@ -84,8 +84,9 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     if paper.claims:
         found = "What came of them stands in words in [findings](../findings.md)."
         lines += ["", "## Figures and claims", "", found]
+    stored = StoredResults.of(paper, request, progress)
     for claim in paper.claims:
-        lines += _claim(paper, claim, request, progress)
+        lines += _claim(paper, claim, stored)
     if paper.anomalies:
         lines += ["", "## Inconsistencies in the paper", ""]
         lines += [f"- {one}" for one in paper.anomalies]
@@ -214,19 +215,19 @@ def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -
     return lines
 
 
-def _claim(paper: Paper, claim: Claim, request: RunRequest, progress: SweepProgress) -> list[str]:
+def _claim(paper: Paper, claim: Claim, stored: StoredResults) -> list[str]:
     """A claim: its verdicts, the table of its study, its figures, links to its suites."""
     where = claim.where + (f" ({claim.source})" if claim.source != "paper" else "")
     lines = ["", f"**{where}.** {claim.says}"]
     for lead in claim.leads:
-        lines += _lead(paper, claim, lead, request, progress)
+        lines += _lead(paper, claim, lead, stored)
     if claim.suites:
         links = (f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites)
         lines += ["", f"See the leaderboard: {', '.join(links)}."]
     if claim.study:
-        lines += _study(claim, request.out)
+        lines += _study(claim, stored.out)
     for number, drawn in enumerate(claim.drawn):
-        if has_data(paper, claim, drawn, request, progress):
+        if has_data(claim, drawn, stored):
             lines += ["", f"![{drawn.title}]({FOLDER}/{file_of(paper, claim, number)})"]
         else:
             lines += ["", f"Not drawn, as nothing was run: {drawn.title}."]
@@ -249,16 +250,14 @@ def _study(claim: Claim, out: Path) -> list[str]:
     return ["", command, "", *table]
 
 
-def _lead(
-    paper: Paper, claim: Claim, lead: Lead, request: RunRequest, progress: SweepProgress
-) -> list[str]:
+def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list[str]:
     """The verdicts on one method that is ahead of others."""
     column = compared(paper, lead)
     if lead.table:
-        found = results_of_table(paper, lead.table, lead.scale, request, progress)
+        found = stored.table(lead.table, lead.scale)
         where = f"table {lead.table}, scale {lead.scale}"
     else:
-        found, where = results_of_study(claim.study, request, progress), f"study {claim.study}"
+        found, where = stored.study(claim.study), f"study {claim.study}"
     smaller = ", the smaller is ahead" if lead.smaller else ""
     words = f"{lead.method} against {', '.join(lead.over)}; `{column}`{smaller}; {where}"
     rows = [[*map(escaped, lead_cells(one))] for one in leads_found(lead, found, column)]

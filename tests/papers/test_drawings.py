@@ -12,8 +12,7 @@ from mentions import mention
 from toy import Typed
 
 from flbench.errors import BadParameter, UserError
-from flbench.papers import drawings as module
-from flbench.papers.claims import results_of_study
+from flbench.papers.claims import StoredResults, results_of_study
 from flbench.papers.drawings import drawings, file_of, study_rows
 from flbench.papers.page import page
 from flbench.papers.paper import Claim, Drawn, Paper, PaperTable
@@ -47,7 +46,7 @@ def test_rows_of_a_study_are_drawn_and_the_page_shows_what_is(request_: RunReque
     some = drawn_of("pairs", "x", "y", suite="two")
     none = drawn_of("bars", "n", only={"suite": "three"})
     card = paper_of(some, drawn_of("bars", "n"), none)
-    found = dict(drawings(card, request_, SweepProgress()))
+    found = dict(drawings(card, StoredResults.of(card, request_, SweepProgress())))
     assert list(found) == ["card-fig-1-and-2-1.svg", "card-fig-1-and-2-2.svg"]
     assert "-0.9" in desc(found["card-fig-1-and-2-1.svg"]), "of suite two alone they fall"
     assert "one: n 3.0; two: n 7.0" in desc(found["card-fig-1-and-2-2.svg"])
@@ -57,24 +56,22 @@ def test_rows_of_a_study_are_drawn_and_the_page_shows_what_is(request_: RunReque
     assert "Not drawn, as nothing was run: as bars." in text
 
 
-def test_runs_of_a_table_are_drawn_by_method(
-    request_: RunRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_a_table_are_drawn_by_method(tmp_path: Path) -> None:
     rows = {"a": [full("one")], "b": [full("one")]}
     asked: list[Any] = []
 
-    def results(card: Any, table: str, scale: str, *rest: Any) -> Any:
+    def results(table: str, scale: str) -> Any:
         asked.append((table, scale))
         return {("one", "data"): rows, ("two", "data"): {"c": [full("one")]}}
 
-    monkeypatch.setattr(module, "results_of_table", results)
+    stored = StoredResults(results, lambda study: {}, tmp_path)
     card = paper_of(drawn_of("curves", table="7", scale="large", suite="one", methods=["b", "z"]))
-    ((name, svg),) = drawings(card, request_, SweepProgress())
+    ((name, svg),) = drawings(card, stored)
     assert name == file_of(card, card.claims[0], 0) == "card-fig-1-and-2.svg"
     assert asked == [("7", "large")]
     assert ": b " in desc(svg) and " a " not in desc(svg).partition("At the end")[2]
     noted = paper_of(drawn_of("note", "no such note", table="7"))
-    assert list(drawings(noted, request_, SweepProgress())) == []
+    assert list(drawings(noted, stored)) == []
 
 
 def test_a_table_of_a_study_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
