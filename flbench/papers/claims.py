@@ -11,6 +11,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from flbench.errors import BadParameter
+from flbench.metrics import CONVERGED
 from flbench.papers.paper import Lead, Paper
 from flbench.papers.reproduction import ROUNDING, findings, number_of, planned
 from flbench.plugin.registry import find, load_entry
@@ -78,10 +79,18 @@ def leads_found(lead: Lead, found: Found, column: str) -> Iterator[FoundLead]:
     for place, rows in found.items():
         if not _about(lead.suites, place[0]) or not _about(lead.datasets, place[1]):
             continue
-        numbers = {
-            method: {one.seed: number_of(one, column) for one in rows.get(method, ())}
+        runs = {
+            method: {one.seed: one for one in rows.get(method, ())}
             for method in (lead.method, *lead.over)
         }
+        numbers = (
+            _rounds_to_common(lead, runs)
+            if lead.common
+            else {
+                method: {seed: number_of(one, column) for seed, one in found.items()}
+                for method, found in runs.items()
+            }
+        )
         others = [name for name in lead.over if numbers[name]]
         if not numbers[lead.method] or not others:
             continue
@@ -92,6 +101,34 @@ def leads_found(lead: Lead, found: Found, column: str) -> Iterator[FoundLead]:
                 name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
             }
             yield _found(lead, place, kept, missing)
+
+
+def _rounds_to_common(
+    lead: Lead, runs: Mapping[str, Mapping[int, Result]]
+) -> dict[str, dict[int, float | None]]:
+    """First round in which each run reaches the highest final accuracy of the others' runs.
+
+    Of a seed; less `CONVERGED`, as in `rounds_to_final`. None = never.
+    """
+    levels: dict[int, float] = {}
+    for method in lead.over:
+        for seed, one in runs[method].items():
+            final = [value for value in one.curves["accuracy"] if value is not None][-1:]
+            levels[seed] = max([levels.get(seed, 0.0), *final])
+    return {
+        method: {
+            seed: _first(one.curves["accuracy"], levels[seed] - CONVERGED)
+            for seed, one in found.items()
+            if seed in levels
+        }
+        for method, found in runs.items()
+    }
+
+
+def _first(curve: Sequence[float | None], level: float) -> float | None:
+    """The first round, from 1, that reaches a level; None = never."""
+    reached = (at for at, value in enumerate(curve, 1) if value is not None and value >= level)
+    return next(reached, None)
 
 
 def _about(names: Sequence[str], name: str) -> bool:
@@ -106,7 +143,7 @@ def _found(
     missing: tuple[str, ...],
 ) -> FoundLead:
     """One lead from the numbers of all methods over the same seeds; None = never reached."""
-    sign = -1.0 if lead.smaller else 1.0
+    sign = -1.0 if lead.smaller or lead.common else 1.0
     scores = {
         name: [-inf if one is None else sign * one for one in values]
         for name, values in numbers.items()
@@ -198,6 +235,8 @@ def results_of_study(name: str, request: RunRequest, progress: SweepProgress) ->
 
 def compared(card: Paper, lead: Lead) -> str:
     """What a lead is about, a name in a result's summary."""
+    if lead.common:
+        return "rounds to the highest final accuracy of the others"
     if lead.column or not lead.table:
         return lead.column
     table = card.table(lead.table)

@@ -258,8 +258,9 @@ def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list
         where = f"table {lead.table}, scale {lead.scale}"
     else:
         found, where = stored.study(claim.study), f"study {claim.study}"
-    smaller = ", the smaller is ahead" if lead.smaller else ""
-    words = f"{lead.method} against {', '.join(lead.over)}; `{column}`{smaller}; {where}"
+    what = column if lead.common else f"`{column}`"
+    smaller = ", the smaller is ahead" if lead.smaller or lead.common else ""
+    words = f"{lead.method} against {', '.join(lead.over)}; {what}{smaller}; {where}"
     rows = [[*map(escaped, lead_cells(one))] for one in leads_found(lead, found, column)]
     if not rows:
         return ["", f"{words}: not run."]

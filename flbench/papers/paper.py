@@ -157,6 +157,8 @@ class Lead(BaseModel):
         over: the others.
         column: what is compared, a name in a result's summary; "" = what the table compares.
         smaller: whether the smaller number is ahead.
+        common: what is compared is the first round that reaches one accuracy, the highest final one
+            of the others; the sooner is ahead. A method that learns little is final soon.
         suites: some of the table; empty = all. `datasets` likewise.
         by: suite -> by how much, if the paper says so.
     """
@@ -168,6 +170,7 @@ class Lead(BaseModel):
     over: list[str] = Field(min_length=1)
     column: str = ""
     smaller: bool = False
+    common: bool = False
     suites: list[str] = []
     datasets: list[str] = []
     by: dict[str, float] = {}

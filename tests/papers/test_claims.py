@@ -67,6 +67,19 @@ def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
     assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
 
 
+def test_how_soon_all_reach_what_the_best_other_ends_with() -> None:
+    """b ends with .6: a is there (less .01) in round 3, b in 4, c never; c is final in round 1."""
+
+    def run(*curve: float | None) -> list[Any]:
+        return [SimpleNamespace(seed=0, curves={"accuracy": curve})]
+
+    rows = {"a": run(0.1, None, 0.59, 0.9), "b": run(0.2, None, 0.5, 0.6), "c": run(0.3, None, 0.3)}
+    one = only(lead(common=True), rows, "")
+    assert (one.best, one.by, one.verdict) == ("b", 1.0, "holds")
+    late = only(lead(common=True), {**rows, "a": run(0.1, None, 0.5)}, "")
+    assert (late.by, late.verdict) == (None, "never reached")
+
+
 def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
     rows = {"a": results(0.9, 0.1), "b": results(0.5, first=0)}
     one = only(lead(by={"suite": 0.17}), rows)
