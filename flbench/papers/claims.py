@@ -29,6 +29,8 @@ Rows = Mapping[str, Sequence[Result]]
 """Method -> its results over seeds."""
 Found = Mapping[Place, Rows]
 """The results of a table or a study."""
+SHARES = ("accuracy_", "unseen_accuracy")
+"""How names of accuracies begin."""
 COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published", "seeds", "verdict")
 
 
@@ -163,10 +165,9 @@ def _found(
     )  # fmt: skip
 
 
-def cells(one: FoundLead) -> tuple[str, ...]:
-    """The cells of a table row: COLUMNS."""
-    small = one.by is None or abs(one.by) <= 1
-    digits = 4 if small else 1
+def cells(one: FoundLead, column: str) -> tuple[str, ...]:
+    """The cells of a table row: COLUMNS; shares have four digits, what else is compared one."""
+    digits = 4 if column.startswith(SHARES) else 1
     by = "-" if one.by is None else f"{one.by:+.{digits}f}"
     published = "-" if one.published is None else f"{one.published:+.{digits}f}"
     return (

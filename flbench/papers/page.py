@@ -261,7 +261,7 @@ def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list
     what = column if lead.common else f"`{column}`"
     smaller = ", the smaller is ahead" if lead.smaller or lead.common else ""
     words = f"{lead.method} against {', '.join(lead.over)}; {what}{smaller}; {where}"
-    rows = [[*map(escaped, lead_cells(one))] for one in leads_found(lead, found, column)]
+    rows = [[*map(escaped, lead_cells(one, column))] for one in leads_found(lead, found, column)]
     if not rows:
         return ["", f"{words}: not run."]
     headings = [(name, name not in ("ahead by", "published")) for name in LEAD_COLUMNS]

@@ -62,6 +62,7 @@ def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
     rows = {"a": results(20), "b": results(50), "c": results(None)}
     one = only(fewer, rows, "rounds_to_final")
     assert (one.best, one.by, one.verdict) == ("b", 30, "holds")
+    assert "+30.0" in cells(one, "rounds_to_final")
     one = only(fewer, {**rows, "a": results(None)}, "rounds_to_final")
     assert (one.by, one.ahead, one.verdict) == (None, 0, "never reached")
     assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
@@ -85,7 +86,7 @@ def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
     one = only(lead(by={"suite": 0.17}), rows)
     assert (one.seeds, one.by, one.published) == (1, 0.4, 0.17)
     assert one.missing == ("c",)
-    assert cells(one)[-4:] == ("+0.4000", "+0.1700", "1 of 1", "holds; without c")
+    assert cells(one, "accuracy_mean")[-4:] == ("+0.4000", "+0.1700", "1 of 1", "holds; without c")
     apart = {"a": results(0.9), "b": results(0.5, first=3)}
     assert not list(leads_found(lead(), {PLACE: apart}, "accuracy_mean"))
 
