@@ -64,9 +64,11 @@ DIGESTED = 3
 """Files of this version or a later one have a digest."""
 YOUNGER = {
     2: frozenset({
-        "clients.labels", "curves.slowest_down", "curves.trained_epochs", "reads", "scores",
-        "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
-        "summary.link_seconds", "summary.link_seconds_to_final", "summary.noise",
+        "clients.labels", "curves.selection_error", "curves.selection_false_negatives",
+        "curves.selection_false_positives", "curves.slowest_down", "curves.trained_epochs", "reads",
+        "scores", "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
+        "summary.link_seconds", "summary.link_seconds_to_final", "summary.megabits_to_target_flis",
+        "summary.noise",
         "summary.purity", "summary.rounds_to_final", "summary.seconds_to_final",
         "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
     }),
