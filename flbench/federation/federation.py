@@ -18,10 +18,14 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
+from flbench.core.targets import task_of
 from flbench.errors import UserError
+from flbench.federation.feature_scale import scaled
 from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
+from flbench.federation.target_scale import TargetScale, prepared
 from flbench.partitions.sharding import split_off
+from flbench.tasks import TaskName
 
 POOLED = 2**25
 """Bytes of pooled batches that are remembered."""
@@ -40,7 +44,7 @@ class Samples:
 
     Attributes:
         x: samples, shape (m, ...).
-        y: labels, shape (m,), int64.
+        y: targets, as `core.targets` says; labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
         pooled: batches of several clients that are remembered (`pooled.py`).
@@ -112,9 +116,11 @@ class Federation:
         visible: splits "train" and "validation", and "server" (one list) if the server has samples.
         held_out: split "test".
         groups: true group per client, shape (N,), int64, or None.
-        classes: number of labels.
+        classes: number of labels, or other outputs.
         fingerprint: hashes of the data and of all index lists, hexadecimal.
         newcomers: clients that do not take part in training, or None.
+        scaled: number of columns that are scaled (`feature_scale`).
+        scale: of numbers that are predicted; None = other targets.
     """
 
     visible: Samples
@@ -123,6 +129,13 @@ class Federation:
     classes: int
     fingerprint: Mapping[str, str]
     newcomers: Newcomers | None = None
+    scaled: int = 0
+    scale: TargetScale | None = None
+
+    @property
+    def task(self) -> TaskName:
+        """What is predicted."""
+        return task_of(self.visible.y)
 
     @property
     def clients(self) -> int:
@@ -292,13 +305,15 @@ def federate(
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
+    data, trained = _data_hash(dataset), np.concatenate(splits["train"][:n])
+    dataset, scale = prepared(replace(dataset, x=scaled(dataset, trained)), trained)
     pool = partial(_pool, dataset, gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
         held_out=pool({"test": splits["test"][:n]}),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
-        fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
+        fingerprint={"data": data, "partition": _index_hash(splits)},
         newcomers=None
         if newcomers == 0
         else Newcomers(
@@ -306,6 +321,8 @@ def federate(
             held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         ),
+        scaled=len(dataset.scaled),
+        scale=scale,
     )
 
 
@@ -333,8 +350,10 @@ def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]])
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:
-    """Training samples per client and label, shape (clients, C), int32."""
+    """Training samples per client and label, shape (clients, C), int32; 0 without classes."""
     lists = samples.splits["train"]
+    if task_of(samples.y) != "classes":
+        return torch.zeros(len(lists), classes, dtype=torch.int32)
     labels = (
         samples.y[lists.rows].flatten(1) if samples.y.dim() > 1 else samples.y[lists.rows, None]
     )

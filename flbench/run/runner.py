@@ -169,6 +169,7 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
         fingerprint=spec.fingerprint,
         groups=None if run.groups is None else run.groups.tolist(),
         path=str(target or ""),
+        task=run.task,
     )
     run.hooks.listen("run_started", info=info)
     keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say)

@@ -18,9 +18,15 @@ from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
+from flbench.core.targets import is_text
 from flbench.datasets.status import opens_argument, spread
 from flbench.engine import batchnorm
-from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
+from flbench.engine.client_metrics import (
+    ClientMetric,
+    ClientMetrics,
+    find_metric,
+    metrics_of_task,
+)
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.lanes.automatic import automatic
@@ -34,6 +40,7 @@ from flbench.engine.processes.shared_samples import made_once
 from flbench.engine.sequential import Sequential
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
+from flbench.federation import feature_scale, target_scale
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
 from flbench.federation.periods import Periods, periods_of
@@ -45,7 +52,7 @@ from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
 from flbench.run.checkpoint import Origin, expect_state, load_checkpoint
 from flbench.run.checkpoint_file import generations
-from flbench.run.composition import joined, plugins_of
+from flbench.run.composition import MethodStack, joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.core_digest import core, core_parts
 from flbench.run.demand import refuse_too_large
@@ -61,6 +68,7 @@ from flbench.run.own_models import OwnModels
 from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
+from flbench.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -99,6 +107,7 @@ def prepare(
         return divide(spec.suite, hooks, samples, spec.seed, gather, spec.say)
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
+    refuse_other_tasks(federation.task, spec.method)
     if opens_argument(spec.suite.dataset):
         spec.say(described(federation))
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
@@ -116,6 +125,20 @@ def prepare(
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
+
+
+def refuse_other_tasks(task: TaskName, method: MethodStack) -> None:
+    """Refuse a method on a data set of a task that it does not know.
+
+    Raises:
+        Undefined: a plugin of the method declares other `tasks`.
+    """
+    for name, known in method.tasks:
+        if task not in known:
+            raise Undefined(
+                f"{name}: it is defined for {', '.join(known)}, and the task of the data set is"
+                f" '{task}'"
+            )
 
 
 def described(federation: Federation) -> str:
@@ -172,7 +195,7 @@ def vocabulary(federation: Federation) -> int:
     pools = [federation.visible, federation.held_out]
     if federation.newcomers is not None:
         pools += [federation.newcomers.visible, federation.newcomers.held_out]
-    if pools[0].x.is_floating_point() or pools[0].y.ndim > 1:
+    if pools[0].x.is_floating_point() or is_text(pools[0].y):
         return 0
     return max(int(pool.x.max()) + 1 for pool in pools)
 
@@ -255,6 +278,7 @@ def build_run(
         held_out=held_out,
         newcomers=federation.newcomers,
         groups=federation.groups,
+        scaled=federation.scaled,
         ledger=context.services.ledger,
         history=History(own=own_models(suite, context)),
         origin=Origin(
@@ -270,6 +294,7 @@ def build_run(
         judged=judged,
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
+        scale=federation.scale,
     )
 
 
@@ -289,7 +314,8 @@ def build_periods(
         return None
     names = visible.names or range(federation.clients)
     changes, rounds = suite.periods, suite.rounds
-    table = periods_of(changes, rounds, seed, federation.groups, names, federation.classes)
+    classes = federation.classes if federation.task == "classes" else 0
+    table = periods_of(changes, rounds, seed, federation.groups, names, classes)
     return Periods(table, visible, held_out)
 
 
@@ -338,8 +364,13 @@ installed = cache(version)
 
 
 def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:
-    """The metrics that suite, person and methods ask for; None = no others than accuracy."""
-    found = {one.label: one for one in map(find_metric, spec.suite.metrics)}
+    """The metrics of the task, and those that suite, person and methods ask for.
+
+    None = no others than accuracy.
+    """
+    task = context.task
+    own = [find_metric(one, task) for one in spec.suite.metrics]
+    found = {one.label: one for one in (*metrics_of_task(task), *own)}
     packages = {
         one.name: f"{one.distribution} {one.version}" for one in spec.method.described.plugins
     }
@@ -349,11 +380,12 @@ def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> Cli
         package = packages.get(plugin, plugin)
         found[label] = ClientMetric(label, label, {}, package, make, plugin)
     for label in found:
-        if is_taken(label):
+        if is_taken(label, task) and label != TASKS[task].headline:
             raise UserError(f"metric '{label}': a result has another number of this name")
     if not found:
         return None
-    return ClientMetrics(found, context.classes, context.executor.workspace.device, spec.say)
+    device = context.executor.workspace.device
+    return ClientMetrics(found, context.outputs, device, spec.say, task=task)
 
 
 def fresh_row(
@@ -401,6 +433,7 @@ def first_context(
         pools_data=spec.method.pools_data,
         names=samples.names,
         networks=draw_networks(spec.suite, spec.seed, samples.names or range(federation.clients)),
+        task=federation.task,
     )
 
 
@@ -477,6 +510,7 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
             run.services.say(message)
         return state
     refuse_too_large(run)
+    count_scales(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial
@@ -490,6 +524,24 @@ def first_state(run: Run, *, resume: bool = False, changed_source: bool = False)
         memory={name: memory.value for name, memory in kept.items()},
         scopes={name: memory.scope for name, memory in kept.items()},
     )
+
+
+def count_scales(run: Run) -> None:
+    """Count what tells the server the scales of targets and features, and every client these.
+
+    A note keeps that of the targets, so that errors can be said in the unit of the data.
+    """
+    everybody, ledger = run.context.everybody, run.ledger
+    if run.scale is not None:
+        mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
+        run.services.notes[target_scale.SCALE] = {"mean": mean, "deviation": deviation}
+        scalars = target_scale.SCALARS * run.context.outputs
+        ledger.send("up", everybody, target_scale.SUMS, scalars)
+        ledger.send("down", everybody, target_scale.SCALE, scalars)
+    if run.scaled:
+        sums, scale = feature_scale.SUMS, feature_scale.SCALE
+        ledger.send("up", everybody, sums, feature_scale.SCALARS[sums] * run.scaled)
+        ledger.send("down", everybody, scale, feature_scale.SCALARS[scale] * run.scaled)
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:

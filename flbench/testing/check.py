@@ -221,7 +221,8 @@ class MethodUnderTest:
             dataset: a name of `FEDERATIONS`.
         """
         settings = {**self.declared_suite, **self.suite_settings}
-        kept = {key: value for key, value in settings.items() if key.split(".")[0] not in NETWORKS}
+        of_samples = {*NETWORKS, *federation_of(dataset).settings}
+        kept = {k: value for k, value in settings.items() if k.split(".")[0] not in of_samples}
         given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
         return small_suite(**{**given, "local.batch_size": 16, **kept, "dataset": dataset})
 
