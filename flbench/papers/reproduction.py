@@ -241,7 +241,7 @@ def number_of(result: Result, column: str, domains: Sequence[str] = ()) -> float
     if domain == column or domain not in domains:
         return result.metrics().get(column)
     clients, of = result.clients, domains.index(domain)
-    if clients.group is None:
+    if clients.group is None or clients.correct is None:
         return None
     rows = zip(clients.group, clients.correct, clients.test, strict=True)
     found = [correct / tested for group, correct, tested in rows if group == of and tested]
