@@ -310,6 +310,13 @@ def _seconds_to_final(outcome: Measurements) -> Value:
     return None if rounds is None else outcome.curves[TIME][rounds - 1]
 
 
+def _link_seconds_to_final(outcome: Measurements) -> Value:
+    """`link_seconds` until the end of `rounds_to_final`."""
+    rounds = rounds_to_final(outcome)
+    moved = outcome.curves["slowest_down"][:rounds]
+    return None if rounds is None else link_seconds(sum(int(one or 0) for one in moved))
+
+
 RECOVERED = 0.01
 """What may be missing to the headline before a change, where a method has recovered."""
 
@@ -517,6 +524,10 @@ def _has_target(outcome: Measurements) -> bool:
     return outcome.target is not None
 
 
+def _has_links(outcome: Measurements) -> bool:
+    return "slowest_down" in outcome.curves
+
+
 def _has_clock(outcome: Measurements) -> bool:
     return TIME in outcome.curves
 
@@ -668,7 +679,7 @@ METRICS = (
         "link_seconds", lambda run: link_seconds(sum(map(int, run.known("slowest_down")))),
         "link seconds", 1, False,
         "seconds in which the slowest client of each round receives at 2 Mbit/s, added up",
-        applies=lambda run: "slowest_down" in run.curves, kind="bytes",
+        applies=_has_links, kind="bytes",
     ),
     Metric(
         "target", lambda run: run.target, "target", 4, None, "the accuracy to be reached",
@@ -694,6 +705,10 @@ METRICS = (
         "rounds_to_final", rounds_to_final, "rounds to final", 0, False,
         "first round whose mean accuracy is at most .01 below that of the last evaluation",
         kind="threshold",
+    ),
+    Metric(
+        "link_seconds_to_final", _link_seconds_to_final, "link s to final", 1, False,
+        "link seconds until then", applies=_has_links, kind="threshold",
     ),
     Metric(
         "seconds_to_final", _seconds_to_final, "sim. s to final", 1, False,

@@ -42,6 +42,7 @@ class FedFomo:
     m: Annotated[int, Ge(1), "M, candidates per client; its own model is one of them"] = 5
     eps: Annotated[float, Ge(0), Le(1), "share of candidates drawn at random at first"] = 0.3
     eps_decay: Annotated[float, Ge(0), "decrease of that share per round"] = 0.05
+    paper_leak: Annotated[bool, fl.LATER, "mix by the loss on the test split"] = False
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

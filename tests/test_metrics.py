@@ -352,6 +352,15 @@ def test_the_rounds_to_the_final_accuracy_by_hand(
     assert "seconds_to_final" not in computed(outcome())
 
 
+def test_the_links_seconds_to_the_final_accuracy_by_hand() -> None:
+    """At 2 Mbit/s; rounds 1 and 2 of 3."""
+    curves = {"accuracy": [0.5, 0.74, 0.75], "slowest_down": [250_000.0, 500_000.0, 9e9]}
+    assert computed(outcome(curves=curves))["link_seconds_to_final"] == 3.0
+    unknown = {**curves, "accuracy": [None, None, None]}
+    assert computed(outcome(curves=unknown))["link_seconds_to_final"] is None
+    assert "link_seconds_to_final" not in computed(outcome(curves={"accuracy": [0.5]}))
+
+
 def test_without_groups_and_curves_there_is_still_accuracy() -> None:
     bare = Measurements(np.array([1]), np.array([2]), np.zeros(1))
     found = computed(bare)
@@ -390,7 +399,8 @@ def test_how_columns_are_written() -> None:
         "round", "rounds_to_final", "rounds_to_recover", "rounds_to_target",
     }  # fmt: skip
     assert {name for name, digits in decimals.items() if digits == 1} == {
-        "groups", "noise", "link_seconds", "trained_epochs", "seconds_to_final",
+        "groups", "noise", "link_seconds", "link_seconds_to_final", "trained_epochs",
+        "seconds_to_final",
         "seconds_to_target", "simulated_seconds", "perplexity",
     }  # fmt: skip
     assert {name for name, digits in decimals.items() if digits == 2} == {

@@ -62,6 +62,10 @@ def reproduce(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="the paper's page of docs/, from what is there")
     ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="with --markdown: write the page's figures there, too"),
+    ] = None,
 ) -> None:
     """Run what is missing of a paper's tables; print ours beside the paper's, with a verdict."""
     if portable:
@@ -81,12 +85,14 @@ def reproduce(
         out=out,
         engine=EngineOptions(executor=executor, threads=threads, portable=portable),
     )
+    if figures is not None and not markdown:
+        raise UserError("--figures writes the figures of a page: give --markdown too")
     if markdown:
         if table or seeds or dataset or scale != "small":
             raise UserError(
                 "--markdown writes the whole page: drop --table, --scale, --seeds and --dataset"
             )
-        print_page(card, RunRequest(settings=request.settings, out=out), progress)
+        print_page(card, RunRequest(settings=request.settings, out=out), progress, figures)
         return
     with progress.importing():
         from flbench.papers.reproduction import planned
@@ -119,10 +125,18 @@ def tables_asked(
     return chosen
 
 
-def print_page(card: Paper, request: RunRequest, progress: SweepProgress) -> None:
-    """Print the paper's page of docs/."""
+def print_page(
+    card: Paper, request: RunRequest, progress: SweepProgress, figures: Path | None
+) -> None:
+    """Print the paper's page of docs/; write its figures into a folder, if one is given."""
+    from flbench.papers.claims import StoredResults
+    from flbench.papers.drawings import drawings
     from flbench.papers.page import page
+    from flbench.results.files import write_atomically
 
+    if figures is not None:
+        for name, svg in drawings(card, StoredResults.of(card, request, progress)):
+            write_atomically(figures / name, svg)
     print(page(card, request, progress), end="")
 
 

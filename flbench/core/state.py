@@ -367,7 +367,7 @@ class Upload(OfClients):
         loss_start: loss on the training split before training, shape (n, c), nats; NaN = not
             measured.
         loss_end: the same after training, shape (n, c).
-        chosen: the candidate that each client keeps, shape (n,), int64.
+        chosen: the candidate that each client keeps, shape (n,), int64: the first that it trained.
         rows: as in `Start`: the row that each candidate belongs to, shape (c,), or None.
         extras: what clients report, name -> (n, ...); NaN = not sent.
         kept: what stays with the clients, which the round loop puts into the state's memory.

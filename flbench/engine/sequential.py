@@ -473,7 +473,8 @@ def stack_upload(
 ) -> Upload:
     """Build the upload without its models.
 
-    Steps, loss and extras are those of a client's first trained candidate.
+    Steps, loss and extras are those of the first candidate that a client trained; it is the chosen
+    one.
 
     Args:
         stage: the stage.
@@ -501,7 +502,7 @@ def stack_upload(
         loss=torch.tensor([outcome.loss for outcome in first], dtype=torch.float64),
         loss_start=table("loss_start"),
         loss_end=table("loss_end"),
-        chosen=torch.zeros(acting, dtype=torch.int64),
+        chosen=start.active.int().argmax(dim=1).cpu(),
         extras={name: torch.stack([report.sent[name] for report in reports]) for name in names},
         kept=stack_kept([report.kept for report in reports], stage, round_),
         seen=torch.tensor([outcome.seen for outcome in first], dtype=torch.int64),

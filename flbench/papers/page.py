@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,11 @@ from flbench.leaderboard.markdown import escaped
 from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
-from flbench.papers.paper import SCALES, Claim, Paper, PaperTable
+from flbench.papers.claims import COLUMNS as LEAD_COLUMNS
+from flbench.papers.claims import StoredResults, compared, leads_found
+from flbench.papers.claims import cells as lead_cells
+from flbench.papers.drawings import FOLDER, file_of, has_data, study_rows
+from flbench.papers.paper import SCALES, Claim, Lead, Paper, PaperTable
 from flbench.papers.protocol import cells as protocol_cells
 from flbench.papers.protocol import departures
 from flbench.papers.rank_agreement import rank_agreement
@@ -25,6 +28,7 @@ from flbench.papers.reproduction import (
     cells,
     findings,
     in_words,
+    of_domain,
     planned,
 )
 from flbench.results.plain_rows import as_table
@@ -80,8 +84,9 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     if paper.claims:
         found = "What came of them stands in words in [findings](../findings.md)."
         lines += ["", "## Figures and claims", "", found]
+    stored = StoredResults.of(paper, request, progress)
     for claim in paper.claims:
-        lines += _claim(claim, request.out)
+        lines += _claim(paper, claim, stored)
     if paper.anomalies:
         lines += ["", "## Inconsistencies in the paper", ""]
         lines += [f"- {one}" for one in paper.anomalies]
@@ -89,8 +94,8 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """Prose in lines of at most 120 characters; a row of a table is one line."""
-    if line.startswith("|"):
+    """Prose in lines of at most 120 characters; a row of a table or a figure is one line."""
+    if line.startswith(("|", "![")):
         return line
     rest = "  " if line.startswith("- ") else ""
     return textwrap.fill(
@@ -188,29 +193,77 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
         ]
         if (order := rank_agreement(rows)) is not None:
             lines += ["", f"Order of the methods: tau {order}."]
+        lines += _by_domain(scale, table, rows)
     for why, names in missing.items():
         lines += ["", f"Not run at scale {scale}, {why}: {', '.join(names)}."]
     return lines
 
 
-def _claim(claim: Claim, out: Path) -> list[str]:
-    """A claim, and the table of its study if there is one."""
+def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -> list[str]:
+    """The same of each domain that the paper prints, a line each for every method."""
+    lines: list[str] = []
+    texts, orders = list[list[str]](), list[str]()
+    for domain in table.domains:
+        found = of_domain(table, domain, rows)
+        texts += [[domain, *map(escaped, cells(one, scale))] for one in found if one.results]
+        if (order := rank_agreement(found)) is not None:
+            orders.append(f"{domain} {order.tau:.2f}")
+    if texts:
+        headings = [("domain", True), *((name, name not in NUMBERS) for name in COLUMNS)]
+        lines += ["", "Of each domain:", "", *markdown_table(headings, texts)]
+    if orders:
+        lines += ["", f"Order of the methods by domain, tau: {', '.join(orders)}."]
+    return lines
+
+
+def _claim(paper: Paper, claim: Claim, stored: StoredResults) -> list[str]:
+    """A claim: its verdicts, the table of its study, its figures, links to its suites."""
     where = claim.where + (f" ({claim.source})" if claim.source != "paper" else "")
-    lines = ["", f"**{where}.** {claim.says}", ""]
+    lines = ["", f"**{where}.** {claim.says}"]
+    for lead in claim.leads:
+        lines += _lead(paper, claim, lead, stored)
     if claim.suites:
         links = (f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites)
-        return [*lines, f"See the leaderboard: {', '.join(links)}."]
-    command = f"`flbench study {claim.study}`"
-    places = (out.parent / "studies", out / "studies")
-    found = next((f for p in places if (f := p / f"{claim.study}.json").is_file()), None)
-    if found is None:
-        return [*lines, f"{command}: not run."]
+        lines += ["", f"See the leaderboard: {', '.join(links)}."]
+    if claim.study:
+        lines += _study(claim, stored.out)
+    for number, drawn in enumerate(claim.drawn):
+        if has_data(claim, drawn, stored):
+            lines += ["", f"![{drawn.title}]({FOLDER}/{file_of(paper, claim, number)})"]
+        else:
+            lines += ["", f"Not drawn, as nothing was run: {drawn.title}."]
+    return lines
+
+
+def _study(claim: Claim, out: Path) -> list[str]:
+    """The command of a study, and its table if there is one."""
+    command, rows = f"`flbench study {claim.study}`", study_rows(claim.study, out)
+    if rows is None:
+        return ["", f"{command}: not run."]
     try:
-        headings, texts = as_table(json.loads(found.read_text(encoding="utf-8"))["rows"])
-        if not headings:
-            raise LookupError
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{found}: expected JSON with a list of tables 'rows'") from None
+        headings, texts = as_table(rows)
+    except (TypeError, AttributeError):
+        headings = []
+    if not headings:
+        raise UserError(f"{claim.study}.json: expected JSON with a list of tables 'rows'")
     headings = [(escaped(name), words) for name, words in headings]
     table = markdown_table(headings, [[*map(escaped, cells)] for cells in texts])
-    return [*lines, command, "", *table]
+    return ["", command, "", *table]
+
+
+def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list[str]:
+    """The verdicts on one method that is ahead of others."""
+    column = compared(paper, lead)
+    if lead.table:
+        found = stored.table(lead.table, lead.scale)
+        where = f"table {lead.table}, scale {lead.scale}"
+    else:
+        found, where = stored.study(claim.study), f"study {claim.study}"
+    what = column if lead.common else f"`{column}`"
+    smaller = ", the smaller is ahead" if lead.smaller or lead.common else ""
+    words = f"{lead.method} against {', '.join(lead.over)}; {what}{smaller}; {where}"
+    rows = [[*map(escaped, lead_cells(one, column))] for one in leads_found(lead, found, column)]
+    if not rows:
+        return ["", f"{words}: not run."]
+    headings = [(name, name not in ("ahead by", "published")) for name in LEAD_COLUMNS]
+    return ["", f"{words}:", "", *markdown_table(headings, rows)]

@@ -45,7 +45,7 @@ class Stated(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     what: str
-    value: int | float | str | None = None
+    value: bool | int | float | str | None = None
     source: Source | None = None
     where: str = ""
     suites: list[str] = []
@@ -82,6 +82,10 @@ class Scale(BaseModel):
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
 
+    def preferred(self, dataset: str) -> tuple[str, ...]:
+        """The presets of methods on a data set: the first that a method has is its own."""
+        return tuple(name for name in (self.presets.get(dataset), self.preset) if name)
+
 
 class Doubt(BaseModel):
     """Cells of a table whose published numbers are doubtful; an empty list stands for all."""
@@ -102,7 +106,10 @@ class PaperTable(BaseModel):
     """A table of a paper: every suite, data set and method with a published number.
 
     Attributes:
-        column: name in a result's summary.
+        column: name of the published number in `[printed.*]`.
+        ours: name of our number in a result's summary, if it is not `column`.
+        domains: names of the data set's domains, in its order, if the paper prints each
+            (`accuracy_<domain>`).
         tolerance: largest difference from the published number that counts as reproduced, unless
             the paper's own deviation is smaller; relative for numbers above 1, else absolute.
         source: where its numbers stand.
@@ -118,6 +125,8 @@ class PaperTable(BaseModel):
     datasets: list[str] = Field(min_length=1)
     methods: list[str] = Field(min_length=1)
     column: str = "accuracy_mean"
+    ours: str = ""
+    domains: list[str] = []
     tolerance: float = Field(default=0.03, gt=0)
     source: Source = "paper"
     protocol: list[Stated] = []
@@ -139,12 +148,71 @@ class PaperTable(BaseModel):
     def measured(self, judged: Rule) -> str:
         """Name of our number in a summary; newcomers are judged as their column says."""
         if self.task is None or self.column != self.task.named(HEADLINE):
-            return self.column
+            return self.ours or self.column
         return self.task.named(JUDGED[judged])
+
+    def of_domain(self, domain: str) -> PaperTable:
+        """The same table of the accuracies of one domain."""
+        return self.model_copy(update={"column": f"accuracy_{domain}"})
+
+
+class Lead(BaseModel):
+    """One method is ahead of others, in every suite and data set of a table or of a study.
+
+    Attributes:
+        table: number of the table; "" = the results are those of the claim's study.
+        scale: at which the table was run.
+        method: the one that is ahead.
+        over: the others.
+        column: what is compared, a name in a result's summary; "" = what the table compares.
+        smaller: whether the smaller number is ahead.
+        common: what is compared is the first round that reaches one accuracy, the highest final one
+            of the others; the sooner is ahead. A method that learns little is final soon.
+        suites: some of the table; empty = all. `datasets` likewise.
+        by: suite -> by how much, if the paper says so.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    table: str = ""
+    scale: str = "small"
+    method: str
+    over: list[str] = Field(min_length=1)
+    column: str = ""
+    smaller: bool = False
+    common: bool = False
+    suites: list[str] = []
+    datasets: list[str] = []
+    by: dict[str, float] = {}
+
+
+class Drawn(BaseModel):
+    """A figure of the paper, drawn from our results.
+
+    Attributes:
+        kind: accuracy against rounds; the score matrix of the last round, with a dendrogram; what a
+            method noted; or, of a study's rows, two lists against each other, lists as a matrix, or
+            parts of a time as bars.
+        table: whose results are drawn, at a `scale`; "" = those of the claim's study.
+        suite, dataset: some of these results; "" = all.
+        methods: some of them, in this order; empty = all.
+        names: of the note; or of the columns of the study's rows.
+        only: column -> value of the rows that are drawn.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["curves", "scores", "note", "pairs", "matrices", "bars"]
+    table: str = ""
+    scale: str = "small"
+    suite: str = ""
+    dataset: str = ""
+    methods: list[str] = []
+    names: list[str] = []
+    only: dict[str, str | int | float] = {}
+    title: str = Field(min_length=1)
 
 
 class Claim(BaseModel):
-    """A figure or sentence of the paper that a study or suites test."""
+    """A figure or sentence of the paper that a study, suites or a table test."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     where: str
@@ -152,6 +220,8 @@ class Claim(BaseModel):
     source: Source = "paper"
     study: str = ""
     suites: list[str] = []
+    leads: list[Lead] = []
+    drawn: list[Drawn] = []
 
 
 class Paper(BaseModel):

@@ -22,7 +22,7 @@ DERIVED = {
     "train_share": "share of a client's samples that it trains on",
     "seeds": "runs of each cell",
 }
-"""What a protocol states beside settings; the first two are counted in results."""
+"""What a protocol states beside settings; all but the share are counted in results."""
 COUNTED = 0.005
 """Relative difference of a counted number that remainders of splits may make."""
 SPLIT = ("validation_fraction", "test_fraction")
@@ -63,7 +63,7 @@ def departures(
         if place[1] not in scale.on:
             continue
         results = [result for one in numbers for result in one.results]
-        setting = _Setting.of(table, scale, place, results[0] if results else None, load)
+        setting = _Setting.of(table, scale, place, results, load)
         for stated in _stated_of(paper, table, scale, place):
             ours = setting.value(stated.what)
             if stated.what in scale.needs or ours is None or same(stated, ours):
@@ -119,9 +119,10 @@ class _Setting:
 
     table: PaperTable
     scale: Scale
+    place: SuiteOnData
     settings: Mapping[str, StatedValue]
     suite: Suite
-    result: Result | None
+    results: Sequence[Result]
     load: Callable[[str], LoadedMethod]
 
     @classmethod
@@ -130,28 +131,29 @@ class _Setting:
         table: PaperTable,
         scale: Scale,
         place: SuiteOnData,
-        result: Result | None,
+        results: Sequence[Result],
         load: Callable[[str], LoadedMethod],
     ) -> _Setting:
         settings = _settings(scale, place)
         overrides = {key: value for key, value in settings.items() if suite_field(key)}
-        return cls(table, scale, settings, load_suite(*place, overrides), result, load)
+        return cls(table, scale, place, settings, load_suite(*place, overrides), results, load)
 
     def value(self, what: str) -> StatedValue:
         """Our value; None where the scale has none, or it is counted and nothing was run."""
         if what == "seeds":
-            return self.scale.seeds
+            return len({one.seed for one in self.results}) or self.scale.seeds
         if what == "train_share":
             return train_share(self.suite)
         if what in DERIVED:
-            return None if self.result is None else counted(what, self.suite, self.result)
+            return counted(what, self.suite, self.results[0]) if self.results else None
         if suite_field(what) is not None:
             return field_value(self.suite, what)
         owner, _, field = what.partition(".")
         if owner not in {plugin_of(method)[0] for method in self.table.methods}:
             return None
         method = self.load(owner)
-        preset = self.scale.preset if self.scale.preset in method.presets else None
+        presets = self.scale.preferred(self.place[1])
+        preset = next((name for name in presets if name in method.presets), None)
         params = method.compose(self.settings, preset).described.params
         return _plain(params.get(field))
 
@@ -168,7 +170,8 @@ def counted(what: str, suite: Suite, result: Result) -> float:
     train = sum(clients.train)
     if what == "samples":
         return train / len(clients.train)
-    return train + sum(clients.validation) + (suite.test_set == "own") * sum(clients.test)
+    kept = sum(clients.validation) if suite.validation_fraction else 0  # else it is the test part
+    return train + kept + (suite.test_set == "own") * sum(clients.test)
 
 
 def field_value(suite: Suite, what: str) -> StatedValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
 
@@ -32,6 +32,8 @@ PAPERS = {"equal": "reproduced", "different": "not reproduced"}
 """What verdicts are called: a number can be reproduced at the paper's scale only."""
 ROUNDING = 1e-9
 """What a difference of decimal numbers may be off in binary."""
+LEAKS = "decides on test samples"
+"""What is said of a method with `paper_leak`."""
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 
@@ -112,7 +114,7 @@ def _plan(
     texts = {**scale.settings, **scale.on[printed.dataset], **own}
     of_table = {k: parse(v) if isinstance(v, str) else v for k, v in texts.items()}
     settings = {**of_table, **request.settings}
-    presets = scale.presets.get(printed.dataset), scale.preset
+    presets = scale.preferred(printed.dataset)
     asked = replace(
         request,
         methods=(plugin,),
@@ -215,11 +217,9 @@ def findings(
     paper's rule.
     """
     known, column = outcomes or {}, table.measured(judged or table.judged)
+    number = partial(number_of, column=column, domains=table.domains)
     results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
-    values = {
-        printed: tuple(one.summary.get(column) for one in found)
-        for printed, found in results.items()
-    }
+    values = {printed: tuple(map(number, found)) for printed, found in results.items()}
     ours = {p: [float(v) for v in found if v is not None] for p, found in values.items()}
     comparisons = []
     for plan in plans:
@@ -230,6 +230,46 @@ def findings(
         why = "" if found else _why(plan, known)
         comparisons.append(ReproducedValue(printed, found, values[printed], said, why))
     return comparisons
+
+
+def number_of(result: Result, column: str, domains: Sequence[str] = ()) -> float | None:
+    """A number of a result: a metric, or the accuracy of a domain.
+
+    The accuracy of a domain is the mean over its clients, where groups are the domains in order.
+    """
+    domain = column.removeprefix("accuracy_")
+    if domain == column or domain not in domains:
+        return result.metrics().get(column)
+    clients, of = result.clients, domains.index(domain)
+    if clients.group is None or clients.correct is None:
+        return None
+    rows = zip(clients.group, clients.correct, clients.test, strict=True)
+    found = [correct / tested for group, correct, tested in rows if group == of and tested]
+    return mean(found) if found else None
+
+
+def of_domain(
+    table: PaperTable, domain: str, rows: Sequence[ReproducedValue]
+) -> list[ReproducedValue]:
+    """The comparisons of one suite and data set for one of the table's domains, from its results.
+
+    Methods of which the paper prints no number there are left out.
+    """
+    one, results = table.of_domain(domain), {row.printed.method: row for row in rows}
+    place = {(row.printed.suite, row.printed.dataset) for row in rows}
+    printed = [p for p in numbers(one) if (p.suite, p.dataset) in place and p.method in results]
+    values = {
+        p: tuple(number_of(r, one.column, table.domains) for r in results[p.method].results)
+        for p in printed
+    }
+    ours = {p: [v for v in found if v is not None] for p, found in values.items()}
+    return [
+        ReproducedValue(
+            p, results[p.method].results, values[p], verdict(p, ours, table.tolerance),
+            results[p.method].why,
+        )
+        for p in printed
+    ]  # fmt: skip
 
 
 def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result]:
@@ -283,13 +323,15 @@ def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
     digits = 4 if abs(number) <= 1 else 1
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
+    leaks = any(plugin.paper_leak for result in one.results for plugin in result.method.plugins)
+    method = f"{one.printed.method} ({LEAKS})" if leaks else one.printed.method
     why = one.printed.doubt if one.verdict == "doubtful" else one.why
     said = in_words(one.verdict, scale) + (f": {why}" if why else "")
     if not one.known:
-        return one.printed.method, printed, "never" if one.results else "-", "-", seeds, said
+        return method, printed, "never" if one.results else "-", "-", seeds, said
     ours = mean(one.known)
     spread = f" ± {stdev(one.known):.{digits}f}" if len(one.known) > 1 else ""
     difference = f"{ours - number:+.{digits}f}"
     few = len(one.known) < len(one.results)
     shown = f"{ours:.{digits}f}{spread}" + (f" ({len(one.known)} of {len(one.results)})" * few)
-    return one.printed.method, printed, shown, difference, seeds, said
+    return method, printed, shown, difference, seeds, said

@@ -69,13 +69,15 @@ YOUNGER = {
         "clients.labels", "curves.selection_error", "curves.selection_false_negatives",
         "curves.selection_false_positives", "curves.slowest_down", "curves.trained_epochs", "reads",
         "scores", "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
-        "summary.link_seconds", "summary.megabits_to_target_flis", "summary.noise",
+        "summary.link_seconds", "summary.link_seconds_to_final", "summary.megabits_to_target_flis",
+        "summary.noise",
         "summary.purity", "summary.rounds_to_final", "summary.seconds_to_final",
         "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
     }),
     3: frozenset({
-        "curves.trained_epochs", "reads", "summary.rounds_to_final", "summary.seconds_to_final",
-        "summary.trained_epochs", "suite_plugins",
+        "curves.trained_epochs", "reads", "summary.link_seconds_to_final",
+        "summary.rounds_to_final", "summary.seconds_to_final", "summary.trained_epochs",
+        "suite_plugins",
     }),
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""

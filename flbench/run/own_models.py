@@ -37,18 +37,16 @@ class OwnModels:
     def after(self, stage: Stage, upload: Upload) -> OwnModels:
         """The same after local training, as clients have it: before anything is encoded.
 
-        Of several candidates a client has the chosen one, or the first that it trained. What is
-        dropped (a probe), or trained on the samples of others (`Stage.pooled`), is no own model;
-        nor is that of a client that made no step.
+        Of several candidates a client has the chosen one. What is dropped (a probe), or trained on
+        the samples of others (`Stage.pooled`), is no own model; nor is that of a client that made
+        no step.
         """
         moved = (upload.steps > 0).nonzero()[:, 0].tolist()
         if stage.pooled or not stage.aggregates or not moved:
             return self
-        rows, trained, active = self.rows.clone(), self.trained.clone(), upload.active.cpu()
+        rows, trained = self.rows.clone(), self.trained.clone()
         for place in moved:
             one, candidate = upload.ids[place : place + 1], int(upload.chosen[place])
-            if not active[place, candidate]:
-                candidate = int(active[place].int().argmax())
             rows[one] = upload.params[place, candidate][None]
             trained[one] = True
         return replace(self, rows=rows, trained=trained)

@@ -228,10 +228,10 @@ def measured(results: Sequence[Result], columns: Iterable[str]) -> StudyRow:
     """Mean over seeds of each column, and its sample standard deviation where there are several."""
     row: StudyRow = {"seeds": len(results)}
     for name in columns:
-        tables = [{**ends(result), **result.summary} for result in results]
+        tables = [{**ends(result), **result.metrics()} for result in results]
         known = [table[name] for table in tables if name in table]
         if not known:
-            have = ", ".join(sorted(results[0].summary))
+            have = ", ".join(sorted(results[0].metrics()))
             raise UserError(f"column '{name}': no such number in a result's summary: {have}")
         values = [float(value) for value in known if value is not None]
         row[name] = round(mean(values), 6) if values else None

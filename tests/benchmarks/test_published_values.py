@@ -20,6 +20,9 @@ WITH = {
     "label-skew-30": {"fashion-mnist", "cifar10", "cifar100", "svhn"},
     "noisy-noniid": {"fashion-mnist", "cifar10", "cifar100"},
     "office-10": {"office-caltech"},
+    "own-shares-high": {"fashion-mnist", "cifar10"},
+    "own-shares-low": {"fashion-mnist", "cifar10"},
+    "own-shares-mid": {"fashion-mnist", "cifar10"},
     "pathological-noniid": {"fashion-mnist", "cifar10", "cifar100"},
     "primary-secondary-high": {"fashion-mnist", "cifar10"},
     "primary-secondary-low": {"fashion-mnist", "cifar10"},
@@ -193,6 +196,23 @@ def test_dc_pfl_prints_no_exchange_for_local_only_and_one_for_the_others(band: s
         for method, row in rows.items():
             assert ("link_seconds" in row) is (method != "local-only")
             assert row.get("link_seconds", 0) < row["seconds"]
+
+
+@pytest.mark.parametrize("band", ["low", "mid", "high"])
+def test_both_readings_of_dc_pfls_shares_print_the_same(band: str) -> None:
+    """They differ in who draws the shares, and in a clock; the link counts one direction."""
+    for dataset in ("digits", "fashion-mnist", "cifar10"):
+        one, other = (
+            load_suite(f"{n}-{band}", dataset) for n in ("primary-secondary", "own-shares")
+        )
+        assert other.printed == one.printed
+        same = one.settings().keys() - {"name", "version", "partition"}
+        assert {key: other.settings()[key] for key in same} == {
+            key: one.settings()[key] for key in same
+        }
+        assert other.partition.params == {**one.partition.params, "per": "client"}
+        assert other.clock is not None and one.clock is None
+        assert (other.clock.down, other.clock.up) == (2e6, None)
 
 
 def shown(

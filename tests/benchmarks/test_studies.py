@@ -56,7 +56,7 @@ from flbench.sweeps.study import (
 )
 from flbench.sweeps.workers import run_in_workers
 from flbench.terminal.console import SweepProgress
-from flbench_benchmarks.studies import discrepancy
+from flbench_benchmarks.studies import discrepancy, influence_vectors
 from flbench_benchmarks.studies.influence_cost import QS, Trainer
 
 STUDIES = {name: load_entry(entry) for name, entry in entries("studies").items()}
@@ -217,7 +217,7 @@ def test_what_is_asked_for_takes_the_place_of_the_cell_s(
 
 
 def results(*summaries: dict[str, Any], **curves: list[float | None]) -> Any:
-    return [SimpleNamespace(summary=summary, curves=curves) for summary in summaries]
+    return [SimpleNamespace(metrics=partial(dict, one), curves=curves) for one in summaries]
 
 
 def test_a_row_has_means_and_sample_deviations() -> None:
@@ -442,7 +442,9 @@ def test_every_study_s_file_is_an_entry_point() -> None:
     files = {path.stem for path in folder.glob("*.toml")}
     assert set(GRIDS) == files
     assert {found.stem for found in STUDIES.values() if isinstance(found, Path)} == files
-    assert set(STUDIES) - files == {"compositions", "discrepancy", "influence-cost"}
+    assert set(STUDIES) - files == {
+        "compositions", "discrepancy", "influence-cost", "influence-vectors",
+    }  # fmt: skip
     assert all(summary_of(entry) for entry in entries("studies").values())
 
 
@@ -773,6 +775,31 @@ def test_models_differ_as_labels_do(tmp_path: Path) -> None:
 def test_two_clients_are_too_few_to_correlate(tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match="'clients' expects int, default 30; got 2"):
         run_study("discrepancy", *request(tmp_path, settings={"clients": 2}))
+
+
+# --- influence vectors --------------------------------------------------------------------------
+
+
+def test_influences_are_the_papers_equation_5() -> None:
+    """l^2 / sum l^2 of (1, 2) is (1/5, 4/5)."""
+    found = influence_vectors.influences(torch.tensor([[1.0, 2.0], [3.0, 3.0]]), 2.0)
+    assert found.tolist() == [pytest.approx([0.2, 0.8]), pytest.approx([0.5, 0.5])]
+    row = influence_vectors.described(found)
+    assert (row["own"], row["strongest_other"]) == (0.35, 0.65)
+    assert row["influence"] == [[0.2, 0.8], [0.5, 0.5]]
+
+
+@pytest.mark.slow
+def test_influence_vectors_of_every_client_are_recorded(tmp_path: Path) -> None:
+    """The first row of each round is what the method notes of client 0."""
+    settings = {"suites": ["feature-shift"]}
+    rows = run_study("influence-vectors", *request(tmp_path, settings=settings))
+    assert [row["round"] for row in rows] == [1, 2, 10, 20]
+    assert all(np.shape(row["influence"]) == (5, 5) for row in rows)
+    assert rows[0]["own"] == pytest.approx(0.2, abs=1e-3), "all start from one model"
+    assert rows[-1]["own"] > rows[-1]["strongest_other"]
+    for row in rows:
+        assert np.sum(row["influence"], axis=1) == pytest.approx(1.0, abs=1e-3)
 
 
 # --- the command line ---------------------------------------------------------------------------

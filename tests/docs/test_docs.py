@@ -364,6 +364,11 @@ def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
     for name in ("naive-split", "dc-pfl-ablation"):
         rows = json.loads((studies / f"{name}.json").read_text())["rows"]
         assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows), name
+    rows = json.loads((studies / "dc-pfl-time.json").read_text())["rows"]
+    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows if row["method"][-2:] != "la")
+    for method, words in (("dc-pfl", "8.5 to 8.8 simulated"), ("fedavg", "fedavg 6.4 to 7.4")):
+        own = [row["seconds_to_final"] for row in rows if row["method"] == method]
+        assert f"{min(own):.1f} to {max(own):.1f}" in words and words in FLAT
     rows = json.loads((studies / "fedc2i-ablation.json").read_text())["rows"]
     assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows if row["method"] != "fedavg")
     rows = json.loads((studies / "fedc2i-gamma.json").read_text())["rows"]
@@ -381,6 +386,10 @@ def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
         rows = json.loads((studies / f"{name}.json").read_text())["rows"]
         told = [row for row in rows if row["method"] in ("fedavg", "flis-dc", "flis-hc")]
         assert all(f"{row[metric]:.4f}" in FLAT for row in told), name
+    rows = json.loads((studies / "flis-budget.json").read_text())["rows"]
+    for row in rows:
+        if row["method"] in ("local-only", "fedavg", "ifca", "flis-dc", "flis-hc"):
+            assert f"{row['accuracy_own_mean']:.4f}" in FLAT
     rows = json.loads((studies / "flis-beta.json").read_text())["rows"]
     for epochs in (1, 5, 10, 20):
         own = [row for row in rows if row["local.epochs"] == epochs]

@@ -266,9 +266,9 @@ def test_candidates_are_trained_on_the_same_batches_and_one_is_kept(play_toy: Pl
         def dispatch(self, state: Any, stage: Stage) -> Start:
             n = len(stage.clients)
             twice = torch.stack([state.models[0], state.models[0]])
-            only_first = torch.ones(n, 2, dtype=torch.bool)
-            only_first[0, 1] = False
-            return Start(params=twice.expand(n, -1, -1), active=only_first)
+            active = torch.ones(n, 2, dtype=torch.bool)
+            active[0, 0] = False
+            return Start(params=twice.expand(n, -1, -1), active=active)
 
         @hookimpl
         def aggregate(self, upload: Any) -> None:
@@ -277,8 +277,10 @@ def test_candidates_are_trained_on_the_same_batches_and_one_is_kept(play_toy: Pl
     played = play_toy(composition(("trial", Trial())), rounds=1)
     upload = uploads[0]
     assert torch.equal(upload.params[1:, 0], upload.params[1:, 1])
-    assert torch.equal(upload.params[0, 1], played.run.context.initial), "not active: untouched"
-    assert upload.loss_end[0, 1].isnan()
+    assert torch.equal(upload.params[0, 0], played.run.context.initial), "not active: untouched"
+    assert upload.loss_end[0, 0].isnan()
+    assert upload.chosen.tolist() == [1, 0, 0], "the first that each of them trained"
+    assert torch.equal(upload.selected()[0], upload.params[0, 1])
     assert (upload.loss_end[1:] < upload.loss_start[1:]).all()
     width = played.run.context.layout.width
     assert played.run.ledger.totals["down"]["model"] == 4 * width * 5

@@ -6,6 +6,7 @@ import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,15 @@ from flbench.papers.paper import (
     numbers,
     plugin_of,
 )
-from flbench.papers.reproduction import margin, planned, separated, verdict
+from flbench.papers.reproduction import (
+    ReproducedValue,
+    margin,
+    number_of,
+    of_domain,
+    planned,
+    separated,
+    verdict,
+)
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result, save_result
 from flbench.suite import load_suite
@@ -152,7 +161,8 @@ def test_every_card_can_be_read_and_its_names_are_installed(name: str) -> None:
     for claim in card.claims:
         assert claim.study in {*known["studies"], ""}
         assert set(claim.suites) <= known["suites"]
-        assert bool(claim.study) != bool(claim.suites)
+        assert not (claim.study and claim.suites)
+        assert claim.study or claim.suites or claim.leads
 
 
 @pytest.mark.parametrize(
@@ -164,6 +174,7 @@ def test_every_card_can_be_read_and_its_names_are_installed(name: str) -> None:
         ("flis", "1", 88, "label-skew-30", "fashion-mnist", "local-only", 0.9393),
         ("flis", "2", 33, "dirichlet-0.1", "cifar10", "scaffold", 0.1),
         ("flis", "3", 24, "label-skew-20", "fashion-mnist", "flis-hc", 12),
+        ("flis", "3-costs", 24, "label-skew-30", "svhn", "flis-hc", 8.73),
         ("flis", "4", 40, "label-skew-20", "cifar100", "lg-fedavg", 0.1063),
         ("fedc2i", "1", 7, "digit-5", "digit-5", "fedc2i", 0.855),
         ("fedc2i", "2", 7, "office-10", "office-caltech", "local-only", 0.6032),
@@ -191,7 +202,9 @@ def test_suites_and_cards_name_one_rule_for_a_papers_accuracies(name: str) -> No
 
 def test_flis_is_judged_by_own_models_under_its_thresholds() -> None:
     card, request = load_paper("flis"), RunRequest()
-    assert {name for name, grid in card.tables.items() if grid.judged == "own"} == {"1", "2", "4"}
+    assert {name for name, grid in card.tables.items() if grid.judged == "own"} == {
+        "1", "1-validated", "2", "2-validated", "4",
+    }  # fmt: skip
     for scale, rounds in (("paper", 200), ("large", 100)):
         found = planned(card.table("1"), scale, request, 1, SweepProgress())
         specs = [cell.spec for plan in found for cell in plan.cells]
@@ -226,6 +239,51 @@ def test_the_rule_says_which_of_our_numbers_is_compared(
 ) -> None:
     grid = load_paper("flis").table("1").model_copy(update={"column": column})
     assert grid.measured(judged) == expected
+
+
+def test_the_accuracy_of_a_domain_is_that_of_its_clients() -> None:
+    clients = SimpleNamespace(group=[0, 1, 1], correct=[9, 2, 0], test=[10, 4, 5])
+    metrics = {"accuracy_mean": 0.4, "accuracy_b": 0.7}
+    one: Any = SimpleNamespace(clients=clients, metrics=lambda: metrics)
+    assert number_of(one, "accuracy_mean", ["a", "b"]) == 0.4
+    assert number_of(one, "accuracy_a", ["a", "b"]) == 0.9
+    assert number_of(one, "accuracy_b", ["a", "b"]) == 0.25
+    assert number_of(one, "accuracy_b") == 0.7, "no domain of the table: a number of the summary"
+    clients.group = None
+    assert number_of(one, "accuracy_a", ["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "domain", "method", "value"),
+    [("1", "svhn", "fedc2i", 0.7278), ("1b", "mnist-m", "fedc2i", 0.836)],
+)
+def test_each_domain_of_fedc2is_table_is_compared(
+    table: str, domain: str, method: str, value: float
+) -> None:
+    grid = load_paper("fedc2i").table(table)
+    place = grid.suites[0], grid.datasets[0]
+    clients = SimpleNamespace(
+        group=list(range(len(grid.domains))),
+        correct=[80] * len(grid.domains),
+        test=[100] * len(grid.domains),
+    )
+    runs: Any = (SimpleNamespace(clients=clients, seed=0),)
+    rows = [
+        ReproducedValue(PublishedValue(*place, name, 0.5, None), runs, (0.5,), "equal")
+        for name in grid.methods
+    ]
+    found = of_domain(grid, domain, rows)
+    assert [one.printed.method for one in found] == grid.methods
+    (one,) = [one for one in found if one.printed.method == method]
+    assert (one.printed.value, one.values) == (value, (0.8,))
+    assert one.verdict == verdict(one.printed, {o.printed: [0.8] for o in found}, 0.03)
+
+
+def test_a_number_of_ours_may_have_another_name() -> None:
+    grid = load_paper("dc-pfl").table("2-seconds")
+    assert (grid.column, grid.measured("served")) == ("seconds", "seconds_to_final")
+    (one,) = [n for n in numbers(grid) if (n.suite, n.method) == ("own-shares-low", "dc-pfl")]
+    assert one.value == 265
 
 
 def test_a_card_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -136,6 +136,19 @@ def test_samples_are_counted_in_results(suite: str) -> None:
     assert ours["images"] == (100, ["600"]), "test samples of a pool are no client's"
     assert ours["train_share"] == (0.75, ["1"])
     assert not set(ours) & set(SPLIT), "the share says it"
+    shared = Scale(on={"digits": {"validation_fraction": 0, "test_fraction": 0.25}})
+    leaking = row(suite, "fedavg", result([75] * 8, [25] * 8, [25] * 8))
+    ours = said(departures(protocol, table, shared, [leaking]))
+    assert ours["images"] == (100, ["800"]), "who decides on test samples has no others"
+
+
+def test_runs_are_those_that_there_are(suite: str) -> None:
+    protocol, scale = paper_of(stated("seeds", 4)), Scale(seeds=4, on={"digits": {}})
+    assert departures(protocol, table_of(suite, "fedavg"), scale, [row(suite)]) == [], "planned"
+    ran = row(suite, "fedavg", result([6], [2], [2]))
+    assert said(departures(protocol, table_of(suite, "fedavg"), scale, [ran])) == {
+        "seeds": (4, ["1"])
+    }
 
 
 def test_remainders_of_splits_are_no_difference() -> None:
@@ -161,6 +174,15 @@ def test_a_preset_is_what_the_method_runs_with(suite: str) -> None:
     assert "ifca.k" in said(departures(protocol, table, Scale(on=on, preset="ifca"), [row(suite)]))
 
 
+def test_a_data_sets_own_preset_goes_before_the_others(suite: str) -> None:
+    protocol = paper_of(stated("flis-dc.beta", 0.3), stated("ifca.k", 2))
+    scale = Scale(on={"digits": {}}, preset="flis", presets={"digits": "flis-cifar10"})
+    assert departures(protocol, table_of(suite, "flis-dc", "ifca"), scale, [row(suite)]) == []
+    other = scale.model_copy(update={"presets": {"cifar10": "flis-cifar10"}})
+    found = said(departures(protocol, table_of(suite, "flis-dc", "ifca"), other, [row(suite)]))
+    assert found == {"flis-dc.beta": (0.3, ["0.4"])}
+
+
 def test_values_name_the_data_they_are_of() -> None:
     places = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "y")]
     one = Departure(stated("rounds", 200, where="IV"), {"12": places})
@@ -174,6 +196,12 @@ def test_values_are_written_as_people_read_them() -> None:
     assert [text(value) for value in values] == [
         "60,000", "480", "0.75", "1", "0.001", "true", "sgd", "none",
     ]  # fmt: skip
+
+
+def test_whether_something_is_so_is_stated_as_it_is() -> None:
+    one = stated("pfedlia.paper_leak", True)
+    assert (one.value, text(one.value)) == (True, "true")
+    assert same(one, True) and not same(one, False)
 
 
 def test_a_table_may_have_a_protocol_of_its_own(suite: str) -> None:

@@ -117,7 +117,7 @@ def test_last_local_of_flis_is_a_case_of_it(play_toy: Play) -> None:
 def test_what_is_no_own_model_by_hand() -> None:
     """Two candidates each: in a probe, on pooled samples, and in a trial.
 
-    Client 1 made no step, client 3 trained its second candidate only, client 4 chose its second.
+    Client 1 made no step, clients 3 and 4 chose their second.
     """
     none = OwnModels.of_nobody(torch.zeros(2), 5, RowStore(budget=None))
     ids = torch.tensor([1, 3, 4])
@@ -129,7 +129,7 @@ def test_what_is_no_own_model_by_hand() -> None:
         params=params,
         active=active,
         steps=torch.tensor([0, 2, 2]),
-        chosen=torch.tensor([0, 0, 1]),
+        chosen=torch.tensor([0, 1, 1]),
     )
     trial = fl.Stage("trial", ids, 1)
     for stage in (replace(trial, kind="probe"), replace(trial, kind="train", pooled=True)):

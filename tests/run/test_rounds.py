@@ -462,6 +462,22 @@ def test_paper_leak_scores_on_the_test_split_and_says_so(play_toy: Play) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedfomo", "flis-dc", "pfedlia"])
+def test_with_paper_leak_nobody_needs_a_part_to_validate_on(method: str, play_toy: Play) -> None:
+    """The paper's split is training and one other part: decisions and accuracy are on that one."""
+    suite: dict[str, Any] = {"validation_fraction": 0, "server_samples": 8, "rounds": 3}
+    settings = METHODS.get(method, {})
+    leaky = play_toy(method, settings={**settings, "paper_leak": True}, **suite)
+    assert leaky.result.method.plugins[0].paper_leak
+    clients = leaky.result.clients
+    assert clients.validation == clients.test, "so it says in the result"
+    owned_by_server = 4
+    assert sum(clients.train + clients.test) == len(toy_dataset().y) - owned_by_server
+    with pytest.raises(UserError, match=mention("validation_fraction", "validation samples")):
+        play_toy(method, settings=settings, **suite)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changes"),
     [

@@ -1,0 +1,244 @@
+"""Claims: that one method of a table or of a study is ahead of others, tested on our results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from math import inf
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+from flbench.errors import BadParameter
+from flbench.metrics import CONVERGED
+from flbench.papers.paper import Lead, Paper
+from flbench.papers.reproduction import ROUNDING, findings, number_of, planned
+from flbench.plugin.registry import find, load_entry
+from flbench.results.files import read_result
+from flbench.results.schema import Result
+from flbench.sweeps.request import RunRequest
+from flbench.sweeps.study import grid_rows, read_grid
+
+if TYPE_CHECKING:
+    from flbench.terminal.console import SweepProgress
+
+Place = tuple[str, str]
+"""A suite and a data set."""
+Rows = Mapping[str, Sequence[Result]]
+"""Method -> its results over seeds."""
+Found = Mapping[Place, Rows]
+"""The results of a table or a study."""
+SHARES = ("accuracy_", "unseen_accuracy")
+"""How names of accuracies begin."""
+COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published", "seeds", "verdict")
+
+
+@dataclass(frozen=True)
+class FoundLead:
+    """How far a method is ahead of the best of the others, in one suite and data set.
+
+    Attributes:
+        best: the other with the best mean.
+        by: mean of the method less that of `best`, or the reverse where the smaller is ahead;
+            None = one of them never has the number.
+        seeds: how many all of them have.
+        ahead: in how many of these the method is ahead of all others.
+        published: by how much it is ahead in the paper; None = the paper does not say.
+        missing: others without a result.
+    """
+
+    place: Place
+    method: str
+    best: str
+    by: float | None
+    seeds: int
+    ahead: int
+    published: float | None
+    missing: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In words; of what was compared, and what was not."""
+        if self.by is None:
+            said = "never reached"
+        elif abs(self.by) <= ROUNDING:
+            said = "level"
+        elif self.by < 0:
+            said = "does not hold"
+        else:
+            said = "holds" if self.ahead == self.seeds else "holds for the means alone"
+        return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
+
+
+def leads_found(lead: Lead, found: Found, column: str) -> Iterator[FoundLead]:
+    """The lead in every suite and data set that has results of the method and of another.
+
+    Args:
+        found: the results of the lead's table or study.
+        column: what is compared, a name in a result's summary.
+    """
+    for place, rows in found.items():
+        if not _about(lead.suites, place[0]) or not _about(lead.datasets, place[1]):
+            continue
+        runs = {
+            method: {one.seed: one for one in rows.get(method, ())}
+            for method in (lead.method, *lead.over)
+        }
+        numbers = (
+            _rounds_to_common(lead, runs)
+            if lead.common
+            else {
+                method: {seed: number_of(one, column) for seed, one in found.items()}
+                for method, found in runs.items()
+            }
+        )
+        others = [name for name in lead.over if numbers[name]]
+        if not numbers[lead.method] or not others:
+            continue
+        seeds = sorted(set.intersection(*(set(numbers[name]) for name in (lead.method, *others))))
+        if seeds:
+            missing = tuple(name for name in lead.over if name not in others)
+            kept = {
+                name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
+            }
+            yield _found(lead, place, kept, missing)
+
+
+def _rounds_to_common(
+    lead: Lead, runs: Mapping[str, Mapping[int, Result]]
+) -> dict[str, dict[int, float | None]]:
+    """First round in which each run reaches the highest final accuracy of the others' runs.
+
+    Of a seed; less `CONVERGED`, as in `rounds_to_final`. None = never.
+    """
+    levels: dict[int, float] = {}
+    for method in lead.over:
+        for seed, one in runs[method].items():
+            final = [value for value in one.curves["accuracy"] if value is not None][-1:]
+            levels[seed] = max([levels.get(seed, 0.0), *final])
+    return {
+        method: {
+            seed: _first(one.curves["accuracy"], levels[seed] - CONVERGED)
+            for seed, one in found.items()
+            if seed in levels
+        }
+        for method, found in runs.items()
+    }
+
+
+def _first(curve: Sequence[float | None], level: float) -> float | None:
+    """The first round, from 1, that reaches a level; None = never."""
+    reached = (at for at, value in enumerate(curve, 1) if value is not None and value >= level)
+    return next(reached, None)
+
+
+def _about(names: Sequence[str], name: str) -> bool:
+    """Whether a name is one of some; of none all are."""
+    return not names or name in names
+
+
+def _found(
+    lead: Lead,
+    place: Place,
+    numbers: Mapping[str, Sequence[float | None]],
+    missing: tuple[str, ...],
+) -> FoundLead:
+    """One lead from the numbers of all methods over the same seeds; None = never reached."""
+    sign = -1.0 if lead.smaller or lead.common else 1.0
+    scores = {
+        name: [-inf if one is None else sign * one for one in values]
+        for name, values in numbers.items()
+    }
+    means = {name: mean(values) for name, values in scores.items()}
+    mine, others = scores.pop(lead.method), scores
+    best = max(others, key=lambda name: means[name])
+    by = means[lead.method] - means[best]
+    ahead = sum(
+        all(one > values[at] + ROUNDING for values in others.values())
+        for at, one in enumerate(mine)
+    )
+    known = abs(by) < inf
+    return FoundLead(
+        place, lead.method, best, by if known else None, len(mine), ahead,
+        lead.by.get(place[0]), missing,
+    )  # fmt: skip
+
+
+def cells(one: FoundLead, column: str) -> tuple[str, ...]:
+    """The cells of a table row: COLUMNS; shares have four digits, what else is compared one."""
+    digits = 4 if column.startswith(SHARES) else 1
+    by = "-" if one.by is None else f"{one.by:+.{digits}f}"
+    published = "-" if one.published is None else f"{one.published:+.{digits}f}"
+    return (
+        *one.place,
+        one.method,
+        one.best,
+        by,
+        published,
+        f"{one.ahead} of {one.seeds}",
+        one.verdict,
+    )
+
+
+class StoredResults(NamedTuple):
+    """The results behind a card; each table and study is read once.
+
+    Attributes:
+        table: number and scale of a table -> its results, by suite and data set, then by row.
+        study: name of a grid without points -> its results of all seeds, likewise.
+        out: the folder of result files.
+    """
+
+    table: Callable[[str, str], Found]
+    study: Callable[[str], Found]
+    out: Path
+
+    @classmethod
+    def of(cls, card: Paper, request: RunRequest, progress: SweepProgress) -> StoredResults:
+        """Those of a card in the folder of a request."""
+        table = partial(results_of_table, card, request=request, progress=progress)
+        study = partial(results_of_study, request=request, progress=progress)
+        return cls(cache(table), cache(study), request.out)
+
+
+def results_of_table(
+    card: Paper, name: str, scale: str, request: RunRequest, progress: SweepProgress
+) -> Found:
+    """The results of a table at a scale, by suite and data set, then by row."""
+    table = card.table(name)
+    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    for one in findings(table, planned(table, scale, request, None, progress)):
+        if one.results:
+            place = one.printed.suite, one.printed.dataset
+            found.setdefault(place, {})[one.printed.method] = one.results
+    return found
+
+
+def results_of_study(name: str, request: RunRequest, progress: SweepProgress) -> Found:
+    """The results of a grid without points, of all seeds, by suite and data set, then by method.
+
+    Raises:
+        BadParameter: the study is a measurement, which has no results.
+    """
+    path = load_entry(find("studies", name))
+    if not isinstance(path, Path):
+        raise BadParameter(f"study '{name}': expected a grid of runs, got a measurement")
+    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    for row in grid_rows(read_grid(path), request, progress):
+        spec = row.cells[0].spec
+        files = sorted(spec.path.parent.glob("seed-*.json"))
+        if files:
+            place = row.suite, spec.suite.dataset
+            found.setdefault(place, {})[row.method] = [read_result(file) for file in files]
+    return found
+
+
+def compared(card: Paper, lead: Lead) -> str:
+    """What a lead is about, a name in a result's summary."""
+    if lead.common:
+        return "rounds to the highest final accuracy of the others"
+    if lead.column or not lead.table:
+        return lead.column
+    table = card.table(lead.table)
+    return table.measured(table.judged)

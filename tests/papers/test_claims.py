@@ -1,0 +1,118 @@
+"""Claims that one method is ahead: by hand, of any results, and of every card."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flbench.papers.claims import cells, compared, leads_found
+from flbench.papers.paper import Lead, load_paper
+from flbench.plugin.registry import entries
+
+PLACE = ("suite", "data")
+
+
+def results(*values: float | None, first: int = 0) -> list[Any]:
+    return [
+        SimpleNamespace(
+            seed=first + at,
+            metrics=partial(dict, accuracy_mean=value, rounds_to_final=value),
+        )
+        for at, value in enumerate(values)
+    ]
+
+
+def lead(**more: Any) -> Lead:
+    return Lead(**{"table": "1", "method": "a", "over": ["b", "c"], **more})
+
+
+def only(found: Lead, rows: dict[str, Any], column: str = "accuracy_mean") -> Any:
+    (one,) = leads_found(found, {PLACE: rows}, column)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "best", "by", "ahead", "verdict"),
+    [
+        ([0.9, 0.8], [0.7, 0.6], [0.5, 0.6], "b", 0.2, 2, "holds"),
+        ([0.9, 0.6], [0.7, 0.6], [0.5, 0.7], "b", 0.1, 1, "holds for the means alone"),
+        ([0.6, 0.6], [0.7, 0.6], [0.5, 0.5], "b", -0.05, 0, "does not hold"),
+        ([0.6, 0.6], [0.6, 0.6], [0.5, 0.5], "b", 0.0, 0, "level"),
+    ],
+)
+def test_a_lead_by_hand(
+    a: list[float],
+    b: list[float],
+    c: list[float],
+    best: str,
+    by: float,
+    ahead: int,
+    verdict: str,
+) -> None:
+    one = only(lead(), {"a": results(*a), "b": results(*b), "c": results(*c)})
+    assert (one.best, one.seeds, one.ahead, one.verdict) == (best, 2, ahead, verdict)
+    assert one.by == pytest.approx(by)
+
+
+def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
+    fewer = lead(smaller=True, column="rounds_to_final")
+    rows = {"a": results(20), "b": results(50), "c": results(None)}
+    one = only(fewer, rows, "rounds_to_final")
+    assert (one.best, one.by, one.verdict) == ("b", 30, "holds")
+    assert "+30.0" in cells(one, "rounds_to_final")
+    one = only(fewer, {**rows, "a": results(None)}, "rounds_to_final")
+    assert (one.by, one.ahead, one.verdict) == (None, 0, "never reached")
+    assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
+
+
+def test_how_soon_all_reach_what_the_best_other_ends_with() -> None:
+    """b ends with .6: a is there (less .01) in round 3, b in 4, c never; c is final in round 1."""
+
+    def run(*curve: float | None) -> list[Any]:
+        return [SimpleNamespace(seed=0, curves={"accuracy": curve})]
+
+    rows = {"a": run(0.1, None, 0.59, 0.9), "b": run(0.2, None, 0.5, 0.6), "c": run(0.3, None, 0.3)}
+    one = only(lead(common=True), rows, "")
+    assert (one.best, one.by, one.verdict) == ("b", 1.0, "holds")
+    late = only(lead(common=True), {**rows, "a": run(0.1, None, 0.5)}, "")
+    assert (late.by, late.verdict) == (None, "never reached")
+
+
+def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
+    rows = {"a": results(0.9, 0.1), "b": results(0.5, first=0)}
+    one = only(lead(by={"suite": 0.17}), rows)
+    assert (one.seeds, one.by, one.published) == (1, 0.4, 0.17)
+    assert one.missing == ("c",)
+    assert cells(one, "accuracy_mean")[-4:] == ("+0.4000", "+0.1700", "1 of 1", "holds; without c")
+    apart = {"a": results(0.9), "b": results(0.5, first=3)}
+    assert not list(leads_found(lead(), {PLACE: apart}, "accuracy_mean"))
+
+
+@pytest.mark.parametrize("name", sorted(entries("papers")))
+def test_leads_and_figures_of_every_card_name_what_there_is(name: str) -> None:
+    card, methods = load_paper(name), set(entries("methods"))
+    for claim in card.claims:
+        for one in claim.leads:
+            assert {one.method, *one.over} <= methods
+            assert one.method not in one.over
+            assert compared(card, one)
+            if one.table:
+                table = card.table(one.table)
+                assert one.scale in table.scale
+                assert {one.method, *one.over} <= set(table.methods)
+                assert set(one.suites) <= set(table.suites)
+                assert set(one.by) <= set(table.suites)
+                assert set(one.datasets) <= set(table.datasets)
+            else:
+                assert claim.study
+        for figure in claim.drawn:
+            assert bool(figure.table) != bool(claim.study)
+            if figure.table:
+                table = card.table(figure.table)
+                assert figure.scale in table.scale
+                assert set(figure.methods) <= set(table.methods)
+                assert figure.suite in {*table.suites, ""}
+                assert figure.dataset in {*table.datasets, ""}
