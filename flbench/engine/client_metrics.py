@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -115,6 +116,8 @@ class ClientMetrics:
     Attributes:
         warn: called when code of a metric changes a process-wide setting.
         directions: label -> whether higher is better; None = neither.
+        on_common: labels of those that are computed on the test samples of all clients, for each
+            client alike (`on_common_samples` of the metric's class).
     """
 
     metrics: Mapping[str, ClientMetric]
@@ -122,6 +125,7 @@ class ClientMetrics:
     device: torch.device
     warn: Callable[[str], None] = lambda message: None
     directions: dict[str, bool | None] = field(default_factory=dict)
+    on_common: set[str] = field(default_factory=set)
     _idle: list[list[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -133,6 +137,8 @@ class ClientMetrics:
                 self._try(label, metric)
                 direction = getattr(metric, "higher_is_better", None)
                 self.directions[label] = direction if isinstance(direction, bool) else None
+                if getattr(metric, "on_common_samples", False):
+                    self.on_common.add(label)
         self._idle.append(instances)
 
     def isolated(self) -> AbstractContextManager[None]:
@@ -143,6 +149,23 @@ class ClientMetrics:
     def labels(self) -> list[str]:
         """Their names in results."""
         return list(self.metrics)
+
+    @cached_property
+    def own(self) -> ClientMetrics | None:
+        """Those of each client's own test samples, if there are some."""
+        return self._part([label for label in self.metrics if label not in self.on_common])
+
+    @cached_property
+    def common(self) -> ClientMetrics | None:
+        """Those of all clients' test samples, if there are some."""
+        return self._part([label for label in self.metrics if label in self.on_common])
+
+    def _part(self, labels: Sequence[str]) -> ClientMetrics | None:
+        """Some of the metrics; None = none of them."""
+        if len(labels) == len(self.metrics):
+            return self
+        some = {label: self.metrics[label] for label in labels}
+        return ClientMetrics(some, self.classes, self.device, self.warn) if some else None
 
     def taken(self) -> list[Any]:
         """Instances for one client, in the order of the labels, without samples."""

@@ -43,6 +43,8 @@ class Samples:
         y: labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
+        places: place of each sample in the data set, shape (m,), int64, on the CPU; None = it is
+            not known.
         pooled: batches of several clients that are remembered (`pooled.py`).
     """
 
@@ -50,6 +52,7 @@ class Samples:
     y: Tensor
     splits: Mapping[str, RowLists]
     names: tuple[int, ...] | None = None
+    places: Tensor | None = None
     pooled: Remembered = field(
         default_factory=lambda: Remembered(POOLED), init=False, repr=False, compare=False
     )
@@ -78,11 +81,18 @@ class Samples:
             for name, lists in self.splits.items()
         }
         x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
-        return replace(self, x=x, y=y, splits=splits)
+        return replace(self, x=x, y=y, splits=splits, places=joined_places(self, other))
 
     def to(self, device: torch.device) -> Samples:
         """Move the pool; row lists stay on the CPU."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+
+def joined_places(one: Samples, other: Samples) -> Tensor | None:
+    """The places in the data set of the samples of two pools, one after the other."""
+    if one.places is None or other.places is None:
+        return None
+    return torch.cat([one.places, other.places])
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,7 @@ class Federation:
             self.visible,
             x=torch.cat([self.visible.x, self.held_out.x]),
             y=torch.cat([self.visible.y, self.held_out.y]),
+            places=joined_places(self.visible, self.held_out),
             splits={**self.visible.splits, "validation": test},
         )
         return replace(self, visible=visible)
@@ -329,7 +340,7 @@ def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]])
         name: lists.numbered(part)
         for (name, lists), part in zip(joined.items(), parts, strict=True)
     }
-    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows)
+    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows, places=used)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:

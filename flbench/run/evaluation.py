@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ from flbench.metrics import BINS, ClientValues, calibration_error, clustering_er
 from flbench.plugin.isolation import streams_kept
 from flbench.run.history import Evaluation
 from flbench.run.own_models import OwnModels
+from flbench.run.saving import Saving
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ def evaluate(
     work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
+    saving: Saving | None = None,
 ) -> Evaluation:
     """Evaluate clients (ids, shape (n,)) on their test samples and on their validation samples.
 
@@ -59,7 +61,8 @@ def evaluate(
         held_out: the pool with the split "test".
         work: what the methods say about training in a stage.
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
-        metrics: what is computed of each client's test samples beside accuracy and loss.
+        metrics: what is computed of test samples beside accuracy and loss.
+        saving: takes the models and what they say, for files beside the result; None = nobody.
     """
     others = {
         name: _tested(executor, other, state, held_out, clients, work)
@@ -70,8 +73,16 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work)
-    judging = Judging(bins=BINS, metrics=metrics)
+    outputs = saving is not None and saving.keep.predictions
+    own = None if metrics is None else metrics.own
+    judging = Judging(bins=BINS, metrics=own, keeps_outputs=outputs)
     judged = _evaluate_split(executor, personal, state, held_out, "test", clients, judging)
+    if saving is not None:
+        saving.take(state, clients, personal, held_out, judged.outputs)
+    values = {} if own is None else _by_label(own, judged.values)
+    if metrics is not None and metrics.common is not None:
+        found = _on_common_samples(executor, personal, state, held_out, clients, metrics.common)
+        values |= _by_label(metrics.common, found)
     test, validation = (
         judged.sums,
         _evaluate_split(
@@ -88,7 +99,7 @@ def evaluate(
         labels=_plain_labels(state.membership.labels()),
         ece=calibration_error(judged.calibration.numpy()),
         others=others,
-        client_metrics={} if metrics is None else _by_label(metrics, judged.values),
+        client_metrics={} if metrics is None else {one: values[one] for one in metrics.labels},
     )
 
 
@@ -112,6 +123,7 @@ def evaluate_judged(
     work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
+    saving: Saving | None = None,
 ) -> Evaluation:
     """`evaluate` the clients that are judged; the others have tested nothing.
 
@@ -120,10 +132,11 @@ def evaluate_judged(
         judged: ids, shape (n,), ascending.
     """
     clients = len(held_out.splits["test"])
+    further = work, fine_tune, metrics, saving
     if len(judged) == clients:
-        return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
+        return evaluate(executor, personal, state, held_out, judged, *further)
     some = personal.select(judged)
-    found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
+    found = evaluate(executor, some, state, held_out, judged, *further)
 
     def spread(values: list[T], empty: T) -> list[T]:
         known = dict(zip(judged.tolist(), values, strict=True))
@@ -248,6 +261,37 @@ def _tested(
     return round(float((counted[:, 1] / counted[:, 2]).mean()), 6) if len(counted) else None
 
 
+def _on_common_samples(
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    clients: Tensor,
+    metrics: ClientMetrics,
+) -> Tensor:
+    """Metrics of each client's model on the test samples of all clients, shape (n, metrics).
+
+    Each sample counts once, however many clients have it; a model of several clients is asked once.
+    """
+    models = _models(personal)
+    first = torch.stack([places[0] for _, places in models])
+    union = Pooled.union(held_out, "test", clients)
+    judged = _evaluate_split(
+        executor,
+        personal.select(first),
+        state,
+        held_out,
+        "test",
+        clients[first],
+        Judging(metrics=metrics),
+        union,
+    )
+    values = torch.empty(len(clients), len(metrics.labels), dtype=torch.float64)
+    for (_, places), found in zip(models, judged.values, strict=True):
+        values[places] = found
+    return values
+
+
 def _evaluate_split(
     executor: Sequential,
     personal: Personal,
@@ -256,25 +300,30 @@ def _evaluate_split(
     split: str,
     clients: Tensor,
     judging: Judging,
+    union: Pooled | None = None,
 ) -> Judged:
     """Evaluate clients on one of their splits; each process evaluates some of the models.
+
+    Args:
+        union: samples on which each of them is evaluated instead; no two clients have one model.
 
     Returns:
         What is known of all clients; the calibration is the sum of each model's, so it does not
         depend on their distribution over processes.
     """
     judging = replace(judging, predictor=personal.predictor, whole=personal.transductive)
-    one = _Split(executor, personal, state, samples, split, clients, judging, _models(personal))
+    models = _models(personal)
+    one = _Split(executor, personal, state, samples, split, clients, judging, models, union)
     ranks = ProcessGroup.of(executor.workspace.fabric)
     metrics = 0 if judging.metrics is None else len(judging.metrics.labels)
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(one.models), judging.bins, 3, dtype=torch.float64)
     values = torch.zeros(len(clients), metrics, dtype=torch.float64)
+    found: dict[int, Judged] = {}
 
     def evaluate_own_share() -> None:
-        found: dict[int, Judged] = {}
         for together in one.passes(ranks):
-            found |= one.evaluated(together)
+            found.update(one.evaluated(together))
         if found:
             places = torch.cat([one.models[number][1] for number in found])
             table[places] = torch.cat([each.sums for each in found.values()]).cpu()
@@ -283,7 +332,8 @@ def _evaluate_split(
 
     ranks.attempt(evaluate_own_share)
     tables = ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
-    return Judged(*tables, ranks.all_reduce_sum(values))
+    outputs = one.outputs(found, ranks) if judging.keeps_outputs else None
+    return Judged(*tables, ranks.all_reduce_sum(values), outputs)
 
 
 @dataclass(frozen=True)
@@ -292,6 +342,7 @@ class _Split:
 
     Attributes:
         models: the answer of `_models`.
+        union: as in `_evaluate_split`.
     """
 
     executor: Sequential
@@ -302,12 +353,15 @@ class _Split:
     clients: Tensor
     judging: Judging
     models: Sequence[tuple[int, Tensor]]
+    union: Pooled | None = None
 
     def passes(self, ranks: ProcessGroup) -> list[list[int]]:
         """The models of this process, by their numbers: those of each pass."""
         sizes = self.samples.sizes(self.split)[self.clients].tolist()
         tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in self.models]
         own = ranks.share(tested)
+        if self.union is not None:
+            return [[number] for number in own]
         if not self.executor.evaluates_in_lanes or not self.judging.is_alike_for_many:
             return [[number] for number in own]
         tokens = CHUNK // chunk(self.samples.y)
@@ -316,6 +370,21 @@ class _Split:
     def evaluated(self, together: list[int]) -> dict[int, Judged]:
         """What the models of a pass are worth, by their numbers."""
         return evaluate_many(self._space, OWN, together, self._in_one_pass, self._alone)
+
+    def outputs(self, found: Mapping[int, Judged], ranks: ProcessGroup) -> Tensor:
+        """What the models say of the samples, one client after the other, shape (m, ...).
+
+        Args:
+            found: what the models of this process are worth, by their numbers.
+        """
+        sizes = self.samples.sizes(self.split)[self.clients]
+        lists = torch.arange(int(sizes.sum())).split(sizes.tolist())
+        said = {number: each.outputs for number, each in found.items() if each.outputs is not None}
+        shapes = ranks.all_gather_object([tuple(one.shape[1:]) for one in said.values()][:1])
+        table = torch.zeros(int(sizes.sum()), *next(shape for some in shapes for shape in some))
+        for number, each in said.items():
+            table[torch.cat([lists[place] for place in self.models[number][1].tolist()])] = each
+        return ranks.all_reduce_sum(table)
 
     @property
     def _space(self) -> Workspace:
@@ -346,7 +415,7 @@ class _Split:
         index, places = self.models[number]
         ids, row = self.clients[places], row_of(self._bank, index)
         received = {name: tensor[places[0]] for name, tensor in self.personal.extras.items()}
-        pooled = Pooled.of(self.samples, self.split, ids)
+        pooled = self.union or Pooled.of(self.samples, self.split, ids)
         try:
             return evaluate_model(self._space, row, pooled, received, self.judging)
         except (FlbenchError, KeyboardInterrupt):

@@ -129,6 +129,7 @@ MEASURED |= {
     "energy",
     "notes",
     "own",
+    "saved",
     "warnings",
     "seconds",
     "source_changes",

@@ -28,6 +28,7 @@ from flbench.engine.model_evaluation import (
     chunk,
     confidences,
     load,
+    of_clients,
     sums_of,
     values_of,
 )
@@ -279,7 +280,7 @@ def on_their_own_samples(
     sums = sums_of(measured, pooled).cpu().split([len(pool.lengths) for pool in lanes.pools])
     parts = logits.split([len(pool.y) for pool in lanes.pools])
     return [
-        Judged(table, sure, _values(judging, pool, part))
+        Judged(table, sure, _values(judging, pool, part), _outputs(judging, pool, part))
         for table, sure, pool, part in zip(sums, calibration, lanes.pools, parts, strict=True)
     ]
 
@@ -290,6 +291,11 @@ def _values(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor:
     if stream is not None:
         stream.add(0, logits, pooled.y)
     return values_of(stream, pooled)
+
+
+def _outputs(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor | None:
+    """The logits of a model's samples, one client after the other, if they are kept."""
+    return of_clients(logits.cpu(), pooled) if judging.keeps_outputs else None
 
 
 def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> Sequence[Tensor]:

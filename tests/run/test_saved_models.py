@@ -1,0 +1,236 @@
+"""Saved models: what serves clients is read back and predicts as it was judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kept_runs import SAVED, kept_spec, played_to_disk
+from mentions import mention
+from safetensors import safe_open
+from safetensors.torch import save_file
+from toy import toy_dataset
+
+import flbench as fl
+from flbench.errors import UserError
+from flbench.models.mlp import build
+from flbench.results.kept_files import saved_path
+from flbench.run.saved_files import HEADER, ModelsAbout, read_saved
+from flbench.run.saved_models import SavedModels
+from flbench.run.spec import RunSpec
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "local-only": {},
+    "oracle": {"settings": {"warmup": 1}},
+    "per-fedavg": {},
+    "ditto": {},
+    "apfl": {},
+    "fedem": {},
+    "fedrod": {},
+    "fedproto": {},
+    "apple": {},
+    "heterofl": {},
+    "lora": {"settings": {"rank": 2}},
+    "clusterfl": {},
+}
+
+
+def models_file(spec: RunSpec) -> Path:
+    return saved_path(spec.path, "models", 0)
+
+
+def predicts_as_judged(spec: RunSpec) -> SavedModels:
+    """Each client's model says of its test samples what was judged."""
+    models = fl.open_models(models_file(spec))
+    said = fl.read_predictions(saved_path(spec.path, "predictions", 0))
+    for client in models.clients:
+        own = said.of(client)
+        x = toy_dataset().x[torch.from_numpy(own.index)]
+        with torch.no_grad():
+            found = models.module(client)(x).double().log_softmax(-1)
+        expected = torch.from_numpy(own.log_probabilities)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    return models
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_saved_model_predicts_as_it_was_judged(method: str, tmp_path: Path) -> None:
+    spec = kept_spec(tmp_path, method, **METHODS[method])
+    result = played_to_disk(spec)
+    models = predicts_as_judged(spec)
+    assert models.clients == list(range(6))
+    assert models.about.fingerprint == result.fingerprint
+    assert models.about.method.params == result.method.params
+
+
+def test_rows_are_those_that_serve_and_have_the_networks_own_names(tmp_path: Path) -> None:
+    spec = kept_spec(tmp_path, "oracle", settings={"warmup": 1})
+    result = played_to_disk(spec)
+    net = build((3,), 4, hidden=3)
+    with safe_open(models_file(spec), framework="pt") as file:  # by the library alone
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["flbench"])
+    groups = len(set(result.memberships()[-1][1]))
+    assert shapes == {name: [groups, *one.shape] for name, one in net.named_parameters()}
+    assert about["seed"] == 0
+    assert about["fingerprint"] == result.fingerprint.model_dump()
+    labels = result.memberships()[-1][1]
+    pairs = set(zip(labels, about["rows"], strict=True))
+    assert len(pairs) == groups, "who is in a group has its model"
+
+
+def test_the_same_run_saves_the_same_bytes(tmp_path: Path) -> None:
+    for where in ("one", "other"):
+        played_to_disk(kept_spec(tmp_path / where, "fedem"))
+    one, other = (sorted((tmp_path / w).rglob("*.safetensors")) for w in ("one", "other"))
+    assert len(one) == 2
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
+def test_a_result_names_what_was_saved_and_is_the_same_without(tmp_path: Path) -> None:
+    plain = kept_spec(tmp_path / "plain", keep=fl_nothing())
+    with_files = kept_spec(tmp_path / "saved")
+    one, other = played_to_disk(plain), played_to_disk(with_files)
+    assert plain.path.relative_to(tmp_path / "plain") == with_files.path.relative_to(
+        tmp_path / "saved"
+    )
+    assert one.saved is None
+    assert '"saved"' not in plain.path.read_text()
+    assert {kind: file.name for kind, file in (other.saved or {}).items()} == {
+        "models": "seed-0.models.safetensors",
+        "predictions": "seed-0.predictions.safetensors",
+    }
+    aside = {"saved", "seconds", "environment"}
+    assert one.model_dump(exclude=aside) == other.model_dump(exclude=aside)
+
+
+def fl_nothing() -> Any:
+    return replace(SAVED, models=False, predictions=False)
+
+
+@pytest.mark.parametrize("policy", ["global", "local", "reset"])
+def test_statistics_of_batchnorm_are_those_that_were_judged(policy: str, tmp_path: Path) -> None:
+    images = toy_dataset()
+    x = images.x[:, :1, None, None].expand(-1, 1, 8, 8).clone()
+    data = replace(images, x=x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)))
+    model = {"name": "normed-cnn"}
+    spec = kept_spec(tmp_path, "fedavg", model=model, buffers=policy, rounds=2)
+    played_to_disk(spec, data)
+    models = fl.open_models(models_file(spec))
+    said = fl.read_predictions(saved_path(spec.path, "predictions", 0))
+    for client in (0, 5):
+        own = said.of(client)
+        with torch.no_grad():
+            found = models.module(client)(data.x[torch.from_numpy(own.index)])
+        expected = torch.from_numpy(own.log_probabilities)
+        torch.testing.assert_close(found.double().log_softmax(-1), expected, atol=1e-4, rtol=0)
+    means = [name for name in models.state(0) if name.endswith("running_mean")]
+    differ = not torch.equal(models.state(0)[means[0]], models.state(5)[means[0]])
+    assert differ is (policy == "local")
+
+
+def test_clients_with_different_networks_have_their_own(tmp_path: Path) -> None:
+    further = [{"name": "logistic-regression"}]
+    spec = kept_spec(tmp_path, "local-only", further_models=further)
+    played_to_disk(spec)
+    predicts_as_judged(spec)
+
+
+def test_a_predictor_of_the_run_is_named_where_the_model_is_asked_for(tmp_path: Path) -> None:
+    spec = kept_spec(tmp_path, "knn-per")
+    played_to_disk(spec)
+    models = fl.open_models(models_file(spec))
+    assert models.state(0)
+    with pytest.raises(UserError, match=mention("knn-per", "--save-predictions")):
+        models.module(0)
+
+
+def test_a_client_without_a_model_is_named(tmp_path: Path) -> None:
+    spec = kept_spec(tmp_path, "local-only", not_judged=[1], rounds=1)
+    played_to_disk(spec)
+    models = fl.open_models(models_file(spec))
+    assert models.clients == [0, 2, 3, 4, 5]
+    with pytest.raises(UserError, match=mention("client 1")):
+        models.module(1)
+
+
+def test_newcomers_are_said_to_be_left_out(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = kept_spec(tmp_path, said=said, clients=9, unseen=0.34, rounds=1)
+    played_to_disk(spec, toy_dataset(samples=108))
+    assert [line for line in said if "3 clients that join" in line]
+    assert fl.open_models(models_file(spec)).clients == list(range(6))
+
+
+def rewritten(path: Path, change: dict[str, Any], **tensors: torch.Tensor) -> None:
+    """Write a file of models once more, with other facts and tensors."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()[HEADER])
+    found = read_saved(path, ModelsAbout)[1]
+    save_file({**found, **tensors}, path, metadata={HEADER: json.dumps({**about, **change})})
+
+
+HOSTILE: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
+    "row": ({"rows": [0, 0, 0, 0, 0, 7]}, {}, "8"),
+    "index": ({"rows": [0]}, {}, "6"),
+    "negative": ({"rows": [-1] * 6}, {}, "rows"),
+    "version": ({"version": 2}, {}, "version"),
+    "holds": ({"holds": "predictions"}, {}, "predictions"),
+    "more": ({"more": 1}, {}, "more"),
+    "suite": ({"suite": {"name": "toy"}}, {}, "suite"),
+    "tensor": ({}, {"body.weight": torch.zeros(1, 2)}, "body.weight"),
+    "network": ({"suite": {"model": {"name": "../x"}}}, {}, "suite"),
+}
+
+
+@pytest.mark.parametrize(("change", "tensors", "fact"), HOSTILE.values(), ids=HOSTILE)
+def test_a_file_whose_parts_do_not_fit_is_refused(
+    change: dict[str, Any], tensors: dict[str, torch.Tensor], fact: str, tmp_path: Path
+) -> None:
+    spec = kept_spec(tmp_path, rounds=1)
+    played_to_disk(spec)
+    path = models_file(spec)
+    rewritten(path, change, **tensors)
+    with pytest.raises(UserError, match=mention(path.name, fact)):
+        fl.open_models(path).module(0)
+
+
+def test_shapes_and_types_are_those_of_the_network(tmp_path: Path) -> None:
+    spec = kept_spec(tmp_path, rounds=1)
+    played_to_disk(spec)
+    path = models_file(spec)
+    name = "0.weight" if "0.weight" in fl.open_models(path).tensors else ""
+    name = name or next(iter(fl.open_models(path).state(0)))
+    tensor = fl.open_models(path).tensors[name]
+    for other in (tensor.double(), tensor[:, :1]):
+        rewritten(path, {}, **{name: other.contiguous()})
+        with pytest.raises(UserError, match=mention(path.name, f"'{name}'")):
+            fl.open_models(path).module(0)
+
+
+def test_no_file_that_a_saved_file_names_is_opened(tmp_path: Path) -> None:
+    from flbench.run.saved_models import _without_files
+    from flbench.suite import Component
+
+    asked = Component(name="resnet18", weights=str(tmp_path / "weights.pt"))
+    assert _without_files(asked).params == {}
+    kept = Component(name="mlp", hidden=5)
+    assert _without_files(kept).params == {"hidden": 5}
+
+
+def test_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.models.safetensors"
+    for content in (b"", b"damaged", b"\x80\x04]"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=mention(path.name, "--save-models")):
+            fl.open_models(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match=mention(path.name, "--save-models")):
+        fl.open_models(path)
+    with pytest.raises(UserError, match=mention("absent")):
+        fl.open_models(tmp_path / "absent")
