@@ -245,9 +245,8 @@ def test_tokens_are_samples() -> None:
 
 def test_accuracy_on_common_samples_by_hand() -> None:
     """Two of three are right; a token without a label does not count."""
-    assert valued(one("common-accuracy"), (THREE, LABELS))["common-accuracy"] == pytest.approx(
-        2 / 3
-    )
+    found = valued(one("common-accuracy"), (THREE, LABELS))
+    assert found == {"common-accuracy": pytest.approx(2 / 3)}
     text = THREE.reshape(1, 3, 2), torch.tensor([[0, -100, 1]])
     assert valued(one("common-accuracy"), text)["common-accuracy"] == 0.5
     both = one("auroc", "common-accuracy")

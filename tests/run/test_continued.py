@@ -28,9 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "validation": {"headline": "validation"},
     "own models": {"own_models": True},
     "newcomers": {"unseen": 0.34, "unseen_epochs": 1, "clients": 6},
-    "clock": {
-        "clock": {"seconds_per_step": {"distribution": "lognormal", "median": 1.0, "sigma": 1.0}}
-    },
+    "clock": {"clock": {"seconds_per_step": 1.0, "up": 1000.0, "dropout": 0.2}},
     "periods": {
         "periods": [
             {"start": 3, "change": "exchange"},
