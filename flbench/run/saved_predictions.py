@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from flbench.errors import UserError
+from flbench.metrics import Floats, Ints
 from flbench.results.files import user_path
 from flbench.run.saved_files import PredictionsAbout, read_saved
 from flbench.run.saving import Served
 
-Numbers = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 TYPES = {"client": np.int64, "index": np.int64, "target": np.int64}
 """Of the arrays beside the predictions, which are float64."""
 
@@ -43,10 +41,10 @@ class SavedPredictions:
 
     path: Path
     about: PredictionsAbout
-    client: Whole
-    index: Whole
-    target: Whole
-    log_probabilities: Numbers
+    client: Ints
+    index: Ints
+    target: Ints
+    log_probabilities: Floats
 
     def of(self, client: int) -> SavedPredictions:
         """Those of one client; none where the result does not judge it."""
