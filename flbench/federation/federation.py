@@ -43,8 +43,8 @@ class Samples:
         y: labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
-        places: place of each sample in the data set, shape (m,), int64, on the CPU; None = it is
-            not known.
+        places: place of each test sample in the data set, shape (m,), int64, on the CPU; None of
+            other pools.
         pooled: batches of several clients that are remembered (`pooled.py`).
     """
 
@@ -81,18 +81,11 @@ class Samples:
             for name, lists in self.splits.items()
         }
         x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
-        return replace(self, x=x, y=y, splits=splits, places=joined_places(self, other))
+        return replace(self, x=x, y=y, splits=splits, places=None)
 
     def to(self, device: torch.device) -> Samples:
         """Move the pool; row lists stay on the CPU."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
-
-
-def joined_places(one: Samples, other: Samples) -> Tensor | None:
-    """The places in the data set of the samples of two pools, one after the other."""
-    if one.places is None or other.places is None:
-        return None
-    return torch.cat([one.places, other.places])
 
 
 @dataclass(frozen=True)
@@ -170,7 +163,6 @@ class Federation:
             self.visible,
             x=torch.cat([self.visible.x, self.held_out.x]),
             y=torch.cat([self.visible.y, self.held_out.y]),
-            places=joined_places(self.visible, self.held_out),
             splits={**self.visible.splits, "validation": test},
         )
         return replace(self, visible=visible)
@@ -306,7 +298,7 @@ def federate(
     pool = partial(_pool, dataset, gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
-        held_out=pool({"test": splits["test"][:n]}),
+        held_out=pool({"test": splits["test"][:n]}, knows_places=True),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
@@ -329,7 +321,13 @@ def _refuse_shared(partition: Partition) -> None:
         )
 
 
-def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]]) -> Samples:
+def _pool(
+    dataset: Dataset,
+    gather: Gather,
+    splits: Mapping[str, list[Indices]],
+    *,
+    knows_places: bool = False,
+) -> Samples:
     """Copy the samples of the given splits into a pool of their own."""
     joined = {name: RowLists.of(lists) for name, lists in splits.items()}
     used, places = torch.unique(
@@ -340,7 +338,8 @@ def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]])
         name: lists.numbered(part)
         for (name, lists), part in zip(joined.items(), parts, strict=True)
     }
-    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows, places=used)
+    known = used if knows_places else None
+    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows, places=known)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:

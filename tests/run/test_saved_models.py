@@ -178,7 +178,7 @@ def rewritten(path: Path, change: dict[str, Any], **tensors: torch.Tensor) -> No
 HOSTILE: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
     "row": ({"rows": [0, 0, 0, 0, 0, 7]}, {}, "8"),
     "index": ({"rows": [0]}, {}, "6"),
-    "negative": ({"rows": [-1] * 6}, {}, "rows"),
+    "negative": ({"rows": [-1] * 6}, {}, "rows.0"),
     "version": ({"version": 2}, {}, "version"),
     "holds": ({"holds": "predictions"}, {}, "predictions"),
     "more": ({"more": 1}, {}, "more"),
