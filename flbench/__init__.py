@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from flbench.core.client_module import PhaseRule as PhaseRule
     from flbench.core.client_module import Report as Report
     from flbench.core.client_module import Reporter as Reporter
-    from flbench.core.client_module import cross_entropy as cross_entropy
     from flbench.core.conformance import Conformance as Conformance
     from flbench.core.context import Context as Context
     from flbench.core.dataset import Dataset as Dataset
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from flbench.core.state import Start as Start
     from flbench.core.state import State as State
     from flbench.core.state import Upload as Upload
+    from flbench.core.targets import cross_entropy as cross_entropy
+    from flbench.core.targets import task_of as task_of
     from flbench.core.types import Kind as Kind
     from flbench.core.types import Phase as Phase
     from flbench.errors import Undefined as Undefined
@@ -77,8 +78,7 @@ __version__ = "0.2.0"
 _HOMES = {
     name: module
     for module, names in {
-        "core.client_module": "Batch BatchLoss ClientModule LocalPhase PhaseRule Report Reporter"
-        " cross_entropy",
+        "core.client_module": "Batch BatchLoss ClientModule LocalPhase PhaseRule Report Reporter",
         "core.client_memory": "padded unpadded",
         "core.conformance": "Conformance",
         "core.context": "Context",
@@ -90,6 +90,7 @@ _HOMES = {
         "core.parameters": "OpensFile Presets",
         "core.state": "Membership Memory Message Models Needs Personal Scores Setup Stage Start"
         " State Upload",
+        "core.targets": "cross_entropy task_of",
         "core.types": "Kind Phase",
         "errors": "Undefined UserError",
         "results.events": "RoundRecord RunInfo",

@@ -7,13 +7,15 @@ arrays when it is shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from flbench.tasks import TASKS, Task, TaskName
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -47,23 +49,29 @@ class Measurements:
     """What metrics are computed from. A run has it, and so has a result file.
 
     Attributes:
-        correct: correct answers per client at the reported round, shape (N,).
+        correct: correct answers per client at the reported round, shape (N,); None where the task
+            is not `classes`.
         tested: test samples per client, shape (N,); 0 = the client is not judged.
-        loss: sum of the losses on the test samples per client, in nats, shape (N,).
+        loss: sum of the losses on the test samples per client, in nats (of numbers: squared
+            deviations), shape (N,).
         labels: group label per client, shape (N,); -1 = undecided. None = not known.
         groups: true group per client, shape (N,), or None.
         curves: name -> one number per round.
         memberships: labels of all clients after each change of the groups, first to last.
-        target: the accuracy whose first round and cost are reported, or None.
-        newcomers: accuracies of clients that joined after the last round, shape (M,), by the name
+        target: the headline whose first round and cost are reported, or None.
+        newcomers: headlines of clients that joined after the last round, shape (M,), by the name
             of the metric; None = there are none.
         is_text: whether samples are sequences of tokens.
         client_metrics: metrics that were asked for, by label.
         periods: first rounds of the suite's periods after the first one; empty = it has none.
         own_correct: correct answers of the clients' own models, shape (N,); None = not judged.
+        task: what is predicted; see `flbench.tasks`.
+        values: of other tasks than `classes`, the headline of each client, shape (N,); NaN = it is
+            undefined for the client, or the client is not judged.
+        own_values: the same of the clients' own models; None = not judged.
     """
 
-    correct: Ints
+    correct: Ints | None
     tested: Ints
     loss: Floats
     labels: Ints | None = None
@@ -76,17 +84,17 @@ class Measurements:
     client_metrics: Mapping[str, ClientValues] = field(default_factory=dict)
     periods: Sequence[int] = ()
     own_correct: Ints | None = None
+    task: TaskName = "classes"
+    values: Floats | None = None
+    own_values: Floats | None = None
 
-    def accuracies(self) -> Floats:
-        """Accuracy of each client that is judged, shape (n,)."""
-        judged = self.tested > 0
-        return self.correct[judged] / self.tested[judged]
+    def headline_values(self) -> Floats:
+        """Headline of each client that is judged, shape (n,); NaN = undefined for the client."""
+        return headlines(self.tested, self.correct, self.values)
 
-    def own_accuracies(self) -> Floats:
-        """Accuracy of the own model of each client that is judged, shape (n,)."""
-        assert self.own_correct is not None, "own models were judged"
-        judged = self.tested > 0
-        return self.own_correct[judged] / self.tested[judged]
+    def own_headline_values(self) -> Floats:
+        """The same of the clients' own models."""
+        return headlines(self.tested, self.own_correct, self.own_values)
 
     def known(self, curve: str) -> list[float]:
         """A curve's numbers in the rounds in which it was measured."""
@@ -98,6 +106,29 @@ class Measurements:
             return None
         groups = None if self.groups is None else tuple(self.groups.tolist())
         return _clustering(tuple(self.labels.tolist()), groups)[name]
+
+
+def headlines(tested: Ints, correct: Ints | None, values: Floats | None) -> Floats:
+    """Headline of each client that is judged: accuracy, or what another task has.
+
+    Args:
+        tested: test samples per client, shape (N,); 0 = it is not judged.
+        correct: correct answers per client, shape (N,); None = there are values.
+        values: of other tasks than `classes`, shape (N,); NaN = undefined.
+
+    Returns:
+        Shape (n,), of n clients; NaN = undefined.
+
+    Example:
+        >>> headlines(np.array([4, 0, 2]), np.array([1, 0, 2]), None).tolist()
+        [0.25, 1.0]
+    """
+    judged = tested > 0
+    if values is not None:
+        return values[judged]
+    assert correct is not None, "there are answers or values"
+    found: Floats = correct[judged] / tested[judged]
+    return found
 
 
 MetricFunction = Callable[[Measurements], Value]
@@ -126,6 +157,7 @@ class Metric:
         optional: whether its column is left out where no row has it.
         kind: how far two runs of one thing may be apart on two machines, see `results/marks.py`.
         applies: whether a run has it at all; where not, its summary lacks the key.
+        tasks: those for which it has a meaning; () = all.
     """
 
     name: str
@@ -141,6 +173,7 @@ class Metric:
     optional: bool = False
     kind: str = ""
     applies: Callable[[Measurements], bool] = lambda outcome: True
+    tasks: tuple[TaskName, ...] = ()
 
 
 def clustering_summary(labels: Ints, groups: Ints | None) -> Mapping[str, float | int | None]:
@@ -201,7 +234,7 @@ def churn(before: Ints, after: Ints) -> float:
 def mean_churn(outcome: Measurements) -> float:
     """Share of clients that move to another group between two evaluations, on average."""
     moved = sum(churn(a, b) for a, b in pairwise(outcome.memberships))
-    return moved / max(1, len(outcome.known("accuracy")) - 1)
+    return moved / max(1, len(outcome.known(TASKS[outcome.task].headline)) - 1)
 
 
 BINS = 15
@@ -229,14 +262,15 @@ TIME = "simulated_seconds"
 
 
 def to_target(outcome: Measurements) -> dict[str, Value]:
-    """First round that reaches the target accuracy, and what had crossed until then.
+    """First round that reaches the target of the headline, and what had crossed until then.
 
     Returns:
         `rounds_to_target`, `megabits_to_target` per client, and `seconds_to_target` in simulated
         time; None where it is never reached.
     """
-    curves, target = outcome.curves, outcome.target or 0.0
-    reached = (i for i, value in enumerate(curves["accuracy"]) if (value or 0.0) >= target)
+    curves, target, task = outcome.curves, outcome.target or 0.0, TASKS[outcome.task]
+    drawn = enumerate(curves[task.headline])
+    reached = (i for i, value in drawn if value is not None and task.gain(value, target) >= 0)
     first = next(reached, None)
     if first is None:
         return dict.fromkeys(("rounds_to_target", "megabits_to_target", "seconds_to_target"))
@@ -251,20 +285,22 @@ def to_target(outcome: Measurements) -> dict[str, Value]:
 
 
 CONVERGED = 0.01
-"""Accuracy that may be missing to that of the last evaluation, where a run has converged."""
+"""What may be missing to the headline of the last evaluation, where a run has converged."""
 
 
 def rounds_to_final(outcome: Measurements) -> int | None:
-    """First round whose mean accuracy is the last one's less `CONVERGED`; None if none is known.
+    """First round whose mean headline is the last one's less `CONVERGED`; None if none is known.
 
     Example:
         >>> run = Measurements(*np.ones((3, 1)), curves={"accuracy": [0.5, None, 0.89, 0.8, 0.9]})
         >>> rounds_to_final(run)
         3
     """
-    final = outcome.known("accuracy")[-1:]
-    curve = enumerate(outcome.curves.get("accuracy", ()), 1)
-    found = (at for at, v in curve if v is not None and v >= final[0] - CONVERGED - 1e-9)
+    task = TASKS[outcome.task]
+    final = outcome.known(task.headline)[-1:]
+    curve = enumerate(outcome.curves.get(task.headline, ()), 1)
+    near = -CONVERGED - 1e-9
+    found = (at for at, v in curve if v is not None and task.gain(v, final[0]) >= near)
     return next(found, None)
 
 
@@ -275,7 +311,7 @@ def _seconds_to_final(outcome: Measurements) -> Value:
 
 
 RECOVERED = 0.01
-"""Accuracy that may be missing to that before a change, where a method has recovered."""
+"""What may be missing to the headline before a change, where a method has recovered."""
 
 
 def period_starts(changes: Iterable[tuple[int, int | None]], rounds: int) -> list[int]:
@@ -292,16 +328,17 @@ def period_starts(changes: Iterable[tuple[int, int | None]], rounds: int) -> lis
     return sorted({at for ends in changes for at in ends if at is not None and at <= rounds})
 
 
-def accuracy_of_period(outcome: Measurements, number: int) -> Value:
-    """Mean accuracy at the last evaluation of a period, from 1; None where there is none."""
-    curve, starts = outcome.curves.get("accuracy", ()), [1, *outcome.periods, None]
+def headline_of_period(outcome: Measurements, number: int) -> Value:
+    """Mean headline at the last evaluation of a period, from 1; None where there is none."""
+    curve = outcome.curves.get(TASKS[outcome.task].headline, ())
+    starts = [1, *outcome.periods, None]
     begin, end = starts[number - 1], starts[number]
     known = [v for v in curve[(begin or 1) - 1 : None if end is None else end - 1] if v is not None]
     return known[-1] if known else None
 
 
 def rounds_to_recover(outcome: Measurements, number: int) -> Value:
-    """Rounds of a period, from 2, until accuracy is that of the period before less `RECOVERED`.
+    """Rounds of a period, from 2, until the headline is that of the one before less `RECOVERED`.
 
     None where it never is, or where one of the two periods was not evaluated. 1 = in its first
     round.
@@ -313,12 +350,13 @@ def rounds_to_recover(outcome: Measurements, number: int) -> Value:
         3
     """
     begin, *end = [1, *outcome.periods][number - 1 : number + 1]
-    before = accuracy_of_period(outcome, number - 1)
-    curve = outcome.curves.get("accuracy", ())[begin - 1 : end[0] - 1 if end else None]
+    task = TASKS[outcome.task]
+    before, near = headline_of_period(outcome, number - 1), -RECOVERED - 1e-9
+    curve = outcome.curves.get(task.headline, ())[begin - 1 : end[0] - 1 if end else None]
     reached = (
         at
         for at, value in enumerate(curve, 1)
-        if value is not None and before is not None and value >= before - RECOVERED - 1e-9
+        if value is not None and before is not None and task.gain(value, before) >= near
     )
     return next(reached, None)
 
@@ -396,14 +434,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def decile_gap(accuracies: Floats) -> float:
-    """Mean of the best tenth of clients less that of the worst; a tenth is rounded up.
+def decile_gap(values: Floats) -> float:
+    """Mean of the highest tenth of clients less that of the lowest; a tenth is rounded up.
 
     Example:
         >>> decile_gap(np.array([0.5, 1.0, 0.75]))
         0.5
     """
-    ordered, tenth = np.sort(accuracies), -(-len(accuracies) // 10)
+    ordered, tenth = np.sort(values), -(-len(values) // 10)
     return float(ordered[-tenth:].mean() - ordered[:tenth].mean())
 
 
@@ -421,12 +459,58 @@ def _megabytes(outcome: Measurements) -> float | None:
     return sum(curve[-1] for curve in totals if curve) / len(outcome.tested) / 1e6
 
 
+def _known(values: Floats) -> Floats:
+    """Those of the clients for which the headline is defined."""
+    return values[~np.isnan(values)]
+
+
+def _served(function: Callable[[Floats], float]) -> MetricFunction:
+    """A number of the headlines of clients; None where it is defined for nobody."""
+
+    def over_clients(outcome: Measurements) -> Value:
+        known = _known(outcome.headline_values())
+        return float(function(known)) if len(known) else None
+
+    return over_clients
+
+
+def _own(function: Callable[[Floats], float]) -> MetricFunction:
+    """The same of the clients' own models."""
+
+    def over_clients(outcome: Measurements) -> Value:
+        known = _known(outcome.own_headline_values())
+        return float(function(known)) if len(known) else None
+
+    return over_clients
+
+
+def _worst_decile(values: Floats) -> float:
+    return float(np.percentile(values, 10))
+
+
+def _micro(outcome: Measurements) -> Value:
+    assert outcome.correct is not None, "of classes alone"
+    return float(outcome.correct.sum() / outcome.tested.sum())
+
+
 def _of_newcomers(name: str) -> MetricFunction:
-    return lambda outcome: float(np.mean((outcome.newcomers or {})[name]))
+    """Mean of a headline of newcomers; `name` is that of classes."""
+
+    def over_clients(outcome: Measurements) -> Value:
+        known = _known((outcome.newcomers or {})[TASKS[outcome.task].named(name)])
+        return float(np.mean(known)) if len(known) else None
+
+    return over_clients
+
+
+def _best(outcome: Measurements) -> Value:
+    task = TASKS[outcome.task]
+    found = outcome.known(task.headline)
+    return (max if task.higher_is_better else min)(found, default=None)
 
 
 def _has_own_models(outcome: Measurements) -> bool:
-    return outcome.own_correct is not None
+    return outcome.own_correct is not None or outcome.own_values is not None
 
 
 def _has_target(outcome: Measurements) -> bool:
@@ -463,12 +547,12 @@ JUDGED: Mapping[Rule, str] = {
 """Mean accuracy under each rule, as a summary names it."""
 METRICS = (
     Metric(
-        HEADLINE, lambda run: float(run.accuracies().mean()), "accuracy", 4, True,
+        HEADLINE, _served(np.mean), "accuracy", 4, True,
         "mean over clients of test accuracy, unweighted",
         family="accuracy", tables=EVERYWHERE, curve="accuracy", spread=True, kind="share",
     ),
     Metric(
-        "accuracy_own_mean", lambda run: float(run.own_accuracies().mean()),
+        "accuracy_own_mean", _own(np.mean),
         "accuracy, own", 4, True,
         "mean accuracy of clients' own models: what each had after its last local training",
         family="accuracy", tables=EVERYWHERE, spread=True, optional=True, applies=_has_own_models,
@@ -480,31 +564,32 @@ METRICS = (
         family="accuracy", tables=EVERYWHERE, spread=True, optional=True, kind="share",
     ),
     Metric(
-        "accuracy_micro", lambda run: float(run.correct.sum() / run.tested.sum()),
+        "accuracy_micro", _micro,
         "accuracy, micro", 4, True, "accuracy over all clients' test samples", kind="share",
+        tasks=("classes",),
     ),
     Metric(
-        "accuracy_std_clients", lambda run: float(run.accuracies().std()),
+        "accuracy_std_clients", _served(np.std),
         "std over clients", 4, False, "standard deviation over clients (ddof = 0)", kind="extreme",
     ),
     Metric(
-        "accuracy_worst_decile", lambda run: float(np.percentile(run.accuracies(), 10)),
+        "accuracy_worst_decile", _served(_worst_decile),
         "worst decile", 4, True, "10th percentile of accuracy over clients",
         family="accuracy", tables=EVERYWHERE, kind="extreme",
     ),
     Metric(
-        "accuracy_own_worst_decile", lambda run: float(np.percentile(run.own_accuracies(), 10)),
+        "accuracy_own_worst_decile", _own(_worst_decile),
         "worst decile, own", 4, True, "10th percentile over clients of the accuracy of own models",
         family="accuracy", tables=("html",), optional=True, applies=_has_own_models,
         kind="extreme",
     ),
     Metric(
-        "accuracy_decile_gap", lambda run: decile_gap(run.accuracies()), "decile gap", 4, False,
+        "accuracy_decile_gap", _served(decile_gap), "decile gap", 4, False,
         "mean accuracy of the best tenth of clients less that of the worst tenth",
         family="accuracy", tables=("html",), kind="extreme",
     ),
     Metric(
-        "accuracy_worst", lambda run: float(run.accuracies().min()),
+        "accuracy_worst", _served(np.min),
         "worst client", 4, True, "accuracy of the worst client", kind="extreme",
     ),
     Metric(
@@ -546,13 +631,13 @@ METRICS = (
         kind="threshold",
     ),
     Metric(
-        "accuracy_best_test", lambda run: max(run.known("accuracy"), default=None),
+        "accuracy_best_test", _best,
         "accuracy, best", 4, True,
         "best mean test accuracy of all rounds; too good, as it is chosen on test data",
         kind="share",
     ),
     Metric(
-        "accuracy_last10", lambda run: _mean(run.known("accuracy")[-10:]),
+        "accuracy_last10", lambda run: _mean(run.known(TASKS[run.task].headline)[-10:]),
         "accuracy, last 10", 4, True, "mean over the last ten evaluations", kind="share",
     ),
     Metric(
@@ -561,6 +646,7 @@ METRICS = (
     ),
     Metric(
         "ece", None, "ECE", 4, False, "expected calibration error over 15 bins", kind="share",
+        tasks=("classes",),
     ),
     Metric(
         "churn", mean_churn, "churn", 4, None,
@@ -632,6 +718,7 @@ METRICS = (
     Metric(
         "perplexity", lambda run: perplexity(_mean_loss(run)), "perplexity", 1, False,
         "of text: the exponential of the mean loss", applies=lambda run: run.is_text, kind="losses",
+        tasks=("classes",),
     ),
     Metric(
         "selection_error", None, "selection error, last", 3, False,
@@ -649,7 +736,7 @@ METRICS = (
     Metric(
         "kld", None, "KLD", 3, None,
         "mean symmetric Kullback-Leibler divergence of the labels of two clients, over pairs",
-        kind="recomputed",
+        kind="recomputed", tasks=("classes",),
     ),
     Metric(
         "unseen_accuracy", _of_newcomers("unseen_accuracy"), "unseen", 4, True,
@@ -664,7 +751,46 @@ METRICS = (
         kind="share",
     ),
 )  # fmt: skip
-"""Every number of a result's summary."""
+"""Every number of a result's summary, as it is called where samples have classes."""
+
+
+@cache
+def metrics_for(task: TaskName) -> tuple[Metric, ...]:
+    """Every number of the summary of a result of a task.
+
+    Example:
+        >>> metrics_for("numbers")[0].name, metrics_for("numbers")[0].higher_is_better
+        ('rmse_mean', False)
+    """
+    kept = [metric for metric in METRICS if task in (metric.tasks or TASKS)]
+    return METRICS if task == "classes" else tuple(_renamed(one, TASKS[task]) for one in kept)
+
+
+WORST: Mapping[str, Callable[[Floats], float]] = {
+    "worst_decile": lambda values: float(np.percentile(values, 90)), "worst": np.max,
+}  # fmt: skip
+"""What is worst where lower is better, by the end of a metric's name."""
+
+
+def _renamed(metric: Metric, task: Task) -> Metric:
+    """A metric of `METRICS` as it is for another task."""
+    if "accuracy" not in metric.name:
+        return replace(metric, doc=metric.doc.replace("accuracy", task.heading))
+    doc, function = metric.doc, metric.function
+    ending = metric.name.removeprefix("accuracy_").removeprefix("own_")
+    if not task.higher_is_better and ending in WORST:
+        of = _own if "_own_" in metric.name else _served
+        function, doc = of(WORST[ending]), doc.replace("10th", "90th")
+    return replace(
+        metric,
+        name=task.named(metric.name),
+        function=function,
+        heading=metric.heading.replace("accuracy", task.heading),
+        doc=doc.replace("accuracy", task.heading),
+        curve=task.named(metric.curve),
+        higher_is_better=task.higher_is_better if metric.higher_is_better else False,
+        kind="metric" if metric.kind == "share" else metric.kind,
+    )
 
 
 def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
@@ -704,11 +830,11 @@ def metrics_of(label: str, higher_is_better: bool | None) -> tuple[Metric, ...]:
     )  # fmt: skip
 
 
-def metrics_of_periods(count: int) -> list[Metric]:
+def metrics_of_periods(count: int, task: TaskName = "classes") -> list[Metric]:
     """What is reported of each of `count` periods."""
-    accuracies = [
+    headlines = [
         Metric(
-            f"accuracy_period_{at}", partial(accuracy_of_period, number=at),
+            f"accuracy_period_{at}", partial(headline_of_period, number=at),
             f"accuracy, period {at}", 4, True, "mean accuracy at the period's last evaluation",
             kind="share",
         )
@@ -722,15 +848,18 @@ def metrics_of_periods(count: int) -> list[Metric]:
         )
         for at in range(2, count + 1)
     ]  # fmt: skip
-    return accuracies + recoveries
+    if task != "classes":
+        headlines = [_renamed(one, TASKS[task]) for one in headlines]
+    return headlines + recoveries
 
 
 def table_of(outcome: Measurements) -> list[Metric]:
     """Every metric of an outcome: the table, those of its periods, and what was asked for."""
     asked = outcome.client_metrics.items()
     more = [one for label, found in asked for one in metrics_of(label, found.higher_is_better)]
-    periods = metrics_of_periods(len(outcome.periods) + 1) if outcome.periods else []
-    return [*METRICS, *periods, *more]
+    count, task = len(outcome.periods) + 1, outcome.task
+    periods = metrics_of_periods(count, task) if outcome.periods else []
+    return [*metrics_for(task), *periods, *more]
 
 
 TAKEN = {
@@ -756,16 +885,17 @@ def curve_kind(name: str) -> str:
     return "loss" if name == "loss" else of_metrics.get(name, found)
 
 
-def is_taken(label: str) -> bool:
+def is_taken(label: str, task: TaskName = "classes") -> bool:
     """Whether something else of a result has the name of a metric, or of what is reported of it.
 
     Example:
         >>> is_taken("loss"), is_taken("accuracy_generic"), is_taken("f1")
         (True, True, False)
     """
-    own = {one.name for one in metrics_of(label, None)}
-    others = {name for metric in METRICS for name in (metric.name, metric.curve)}
-    return label.startswith(tuple(TAKEN)) or bool((own | {label}) & (others - {"ece"}))
+    own, headline = {one.name for one in metrics_of(label, None)}, TASKS[task].headline
+    others = {name for metric in metrics_for(task) for name in (metric.name, metric.curve)}
+    begins = label == headline or label.startswith((*TAKEN, f"{headline}_"))
+    return begins or bool((own | {label}) & (others - {"ece"}))
 
 
 def computed(
@@ -790,20 +920,25 @@ def computed(
     }
 
 
-def measured(outcome: Measurements | None) -> dict[str, Value]:
+def measured(outcome: Measurements | None, task: TaskName = "classes") -> dict[str, Value]:
     """One round's numbers of the metrics that have a curve; None where nothing was evaluated."""
     return {
         metric.curve: None if outcome is None else metric.function(outcome)
-        for metric in (METRICS if outcome is None else table_of(outcome))
+        for metric in (metrics_for(task) if outcome is None else table_of(outcome))
         if metric.curve and metric.function is not None
     }
 
 
-def columns_of(place: TablePlace, asked: Mapping[str, bool | None] | None = None) -> list[Metric]:
+def columns_of(
+    place: TablePlace,
+    asked: Mapping[str, bool | None] | None = None,
+    task: TaskName = "classes",
+) -> list[Metric]:
     """The metrics that have a column in a table, in order.
 
     Args:
         asked: metrics that were asked for: label -> whether higher is better.
+        task: of the table's results.
     """
     more = [one for label, better in (asked or {}).items() for one in metrics_of(label, better)]
-    return [metric for metric in (*METRICS, *more) if place in metric.tables]
+    return [metric for metric in (*metrics_for(task), *more) if place in metric.tables]

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 TaskName = Literal["classes", "numbers", "labels"]
+Values = TypeVar("Values", float, npt.NDArray[np.float64])
+"""One headline, or an array of them."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Task:
         heading: of its column, without the unit.
         higher_is_better: whether a larger number is the better one.
         doc: one line for the documentation.
+        limits: the least and the greatest number that the headline can be.
     """
 
     name: TaskName
@@ -31,8 +38,9 @@ class Task:
     heading: str
     higher_is_better: bool
     doc: str
+    limits: tuple[float, float] = (0.0, 1.0)
 
-    def gain(self, ours: float, theirs: float) -> float:
+    def gain(self, ours: Values, theirs: Values) -> Values:
         """By how much `ours` is better than `theirs`, in units of the headline; negative = worse.
 
         Example:
@@ -40,6 +48,39 @@ class Task:
             0.25
         """
         return ours - theirs if self.higher_is_better else theirs - ours
+
+    def named(self, metric: str) -> str:
+        """The name here of a metric or a curve of classes: with this headline for `accuracy`.
+
+        Example:
+            >>> TASKS["numbers"].named("unseen_accuracy_tuned")
+            'unseen_rmse_tuned'
+        """
+        return metric.replace("accuracy", self.headline)
+
+    def score(self, value: Values) -> Values:
+        """A headline so that the higher is the better, whatever the task; sorts by `-score`.
+
+        Example:
+            >>> TASKS["classes"].score(0.5), TASKS["numbers"].score(0.5)
+            (0.5, -0.5)
+        """
+        return value if self.higher_is_better else -value
+
+    @property
+    def best(self) -> float:
+        """The best headline that there can be: an accuracy of 1, an error of 0."""
+        return self.limits[1] if self.higher_is_better else self.limits[0]
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the headline is from 0 to 1, so that it may be shown in per cent."""
+        return self.limits == (0.0, 1.0)
+
+    @property
+    def worst_percentile(self) -> int:
+        """The percentile over clients that the worst tenth of them do not reach."""
+        return 10 if self.higher_is_better else 90
 
 
 TASKS: Mapping[str, Task] = {
@@ -50,6 +91,7 @@ TASKS: Mapping[str, Task] = {
             "numbers", "rmse", "RMSE", False,
             "one or several numbers for each sample; errors are in units of the deviation of all"
             " training targets",
+            limits=(0.0, inf),
         ),
         Task("labels", "map", "mAP", True, "any number of labels for each sample"),
     )

@@ -79,6 +79,7 @@ class FedEM:
     paper: ClassVar[str] = "Marfoq, Neglia, Bellet, Kameni, Vidal, NeurIPS 2021"
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "personalised"
+    tasks: ClassVar[tuple[str, ...]] = ("classes",)
     effort: ClassVar[tuple[str, ...]] = ("m",)
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"m": 1}})
 

@@ -47,6 +47,7 @@ class FedPHP:
     paper: ClassVar[str] = "Li, Zhan, Shao, Li, Song, ECML-PKDD 2021"
     year: ClassVar[int] = 2021
     kind: ClassVar[str] = "personalised"
+    tasks: ClassVar[tuple[str, ...]] = ("classes",)
 
     lam: Annotated[float, Ge(0), Lt(1), "lambda, share of the transfer in the loss"] = 0.1
     mu: Annotated[float, Ge(0), Le(1), "largest share of the inherited model in the new one"] = 0.9

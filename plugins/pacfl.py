@@ -40,6 +40,7 @@ class PACFL:
     paper: ClassVar[str] = "Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, AAAI 2023"
     year: ClassVar[int] = 2023
     kind: ClassVar[str] = "clustered"
+    tasks: ClassVar[tuple[str, ...]] = ("classes",)
     presets: ClassVar[fl.Presets] = {
         "cifar10": {"per": "class", "angle": "vectors", "beta": 4.9, "linkage": "weighted"}
     }

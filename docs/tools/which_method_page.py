@@ -56,6 +56,7 @@ seeds at the methods' defaults; a method that shares a letter with the best one 
 do not decide for large ones, nor do few rounds for many: run your own files with the
 [partition that you have](data.md#your-own-data) before you choose.
 """
+OF_TASKS = "Where a number is no accuracy, it has its name: of RMSE, lower is better."
 LEFT_OUT = f"""\
 Left out are tables with fewer than {LEAST} ranked methods at their defaults. A method of one seed
 has no rank, so the longest runs are left out too, and may say otherwise: the page of the suite has
@@ -93,8 +94,13 @@ def size(row: TableRow) -> float:
 
 
 def shown(row: TableRow | None) -> str:
-    """A method and its accuracy."""
-    return "-" if row is None else f"`{row.method}` {row.mean:.3f}"
+    """A method and its accuracy, or what ranks it on another task."""
+    return "-" if row is None else f"`{row.method}` {mean(row)}"
+
+
+def mean(row: TableRow) -> str:
+    """The mean accuracy of a row, or what ranks it on another task with its name."""
+    return f"{'' if row.task.name == 'classes' else f'{row.task.heading} '}{row.mean:.3f}"
 
 
 def within(rows: Sequence[TableRow], megabytes: float) -> TableRow | None:
@@ -132,7 +138,7 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             str(len(rows)),
             shown(rows[0]),
             peers(rows),
-            *("-" if row is None else f"{row.mean:.3f}" for row in others),
+            *("-" if row is None else mean(row) for row in others),
         ]
         lines.append(cells)
     return ["## By how clients differ", "", *LEFT_OUT.split("\n"), *grid(headings, lines)]
@@ -167,13 +173,14 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
     late = [table for table in found if table.joins_late]
     for table in late:
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
-        known = [row.mean_of(NEWCOMERS) if row else None for row in others]
+        newcomers = table.task.named(NEWCOMERS)
+        known = [row.mean_of(newcomers) if row else None for row in others]
         cells = [
             f"`{table.suite}` on `{table.dataset}`",
-            ranked(table, NEWCOMERS),
+            ranked(table, newcomers),
             *("-" if value is None else f"{value:.3f}" for value in known),
             str(table.settings["unseen_epochs"]),
-            ranked(table, f"{NEWCOMERS}_tuned"),
+            ranked(table, f"{newcomers}_tuned"),
         ]
         lines.append(cells)
     text = [
@@ -187,9 +194,9 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
 
 
 def ranked(table: Table, metric: str) -> str:
-    """The three best rows by a metric of newcomers."""
+    """The three best rows by a headline of newcomers."""
     known = [(value, row.name) for row in table.main if (value := row.mean_of(metric)) is not None]
-    best = sorted(known, key=lambda pair: (-pair[0], pair[1]))[:3]
+    best = sorted(known, key=lambda pair: (-table.task.score(pair[0]), pair[1]))[:3]
     return ", ".join(f"`{name}` {value:.3f}" for value, name in best) or "-"
 
 
@@ -235,6 +242,8 @@ def page(found: Sequence[Table]) -> str:
     """The whole page, from the tables of all results."""
     chosen = usable(found)
     made_from = f"It is made from {count_of(found):,} result files."
+    if any(table.task.name != "classes" for table in found):
+        made_from = f"{OF_TASKS} {made_from}"
     sections = [
         by_kind(chosen),
         by_bytes(chosen),

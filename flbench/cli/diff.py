@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flbench.results.difference import differences, unlike, verdict
 from flbench.terminal.lines import tell
 
+if TYPE_CHECKING:
+    from flbench.metrics import Metric, Value
+
 
 def diff(
     one: Annotated[Path, typer.Argument(help="a result file, or a row's folder")],
     other: Annotated[Path, typer.Argument(help="another")],
 ) -> None:
-    """Show why two results are in different tables, rows or runs; and their accuracies.
+    """Show why two results are in different tables, rows or runs; and their numbers.
 
     Exit code 1 if they cannot be in one table.
     """
@@ -33,13 +37,25 @@ def diff(
     for one_ in found:
         tell(f"  {one_.field}: {one_.one} | {one_.other}")
     asked = columns_of("pages", asked_of([ResultGroup("", (a, b))]))
-    for metric in columns_of("terminal") + [one for one in asked if one.family == "clients"]:
+    columns = [one for of in (a, b) for one in columns_of("terminal", task=of.headline.name)]
+    known = {one.name: one for one in columns}  # of two tasks, those of both
+    for metric in [*known.values(), *(one for one in asked if one.family == "clients")]:
         values = [result.metrics().get(metric.name) for result in (a, b)]
         if not metric.optional or values != [None, None]:
             shown = " | ".join("-" if value is None else f"{value:.4f}" for value in values)
-            tell(f"  {metric.name}: {shown}")
+            tell(f"  {metric.name}: {shown}{_better(metric, values)}")
     if any(d.kind == "table" for d in found):
         raise typer.Exit(1)
+
+
+def _better(metric: Metric, values: Sequence[Value]) -> str:
+    """Which of two is the better one, where a person may not expect that a low number is."""
+    one, other = values
+    if metric.family != "accuracy" or metric.higher_is_better is not False:
+        return ""
+    if one is None or other is None or one == other:
+        return ""
+    return f" ({'A' if one < other else 'B'} is better: lower)"
 
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:

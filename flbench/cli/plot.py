@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from flbench.results.schema import Result
 
 KINDS = {
-    "curves": "no result holds a curve of accuracy",
-    "pareto": "no result holds an accuracy and its traffic",
+    "curves": "no result holds a curve of accuracy, RMSE or mAP",
+    "pareto": "no result holds an accuracy, RMSE or mAP, and its traffic",
     "clients": "no client was tested",
     "scores": "no result holds a score matrix of 4 entries",
     "membership": "nobody was ever grouped",
@@ -98,11 +98,15 @@ def read_all_results(paths: Sequence[Path]) -> list[tuple[Path, Result]]:
 
 
 def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
-    """Refuse results of different suites; the message names the settings that differ."""
+    """Refuse results of different suites or tasks; the message names the settings that differ."""
     path, first = found[0]
     for other, result in found:
-        if result.fingerprint.suite != first.fingerprint.suite:
-            mine, theirs = ({**one.suite, "dataset": one.dataset} for one in (first, result))
+        alike = result.headline == first.headline
+        if result.fingerprint.suite != first.fingerprint.suite or not alike:
+            mine, theirs = (
+                {**one.suite, "dataset": one.dataset, "task": one.headline.name}
+                for one in (first, result)
+            )
             keys = sorted({*mine, *theirs})
             different = [key for key in keys if mine.get(key) != theirs.get(key)]
             raise UserError(

@@ -107,12 +107,13 @@ def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | N
 def _counts(samples: Samples, classes: int) -> Ints:
     """Training and validation samples per client and label, shape (clients, classes).
 
-    All samples of text count as one label: shape (clients, 1).
+    All samples of text count as one label, and so do those of other tasks than classes: shape
+    (clients, 1).
     """
     import numpy as np
 
     labels = samples.y.numpy()
-    if labels.ndim > 1:
+    if labels.ndim > 1 or labels.dtype.kind == "f":
         labels, classes = np.zeros(len(labels), dtype=np.int64), 1
     lists = zip(samples.splits["train"], samples.splits["validation"], strict=True)
     return np.stack(
@@ -149,6 +150,8 @@ def show_result(file: Path) -> None:
     marks = result.fingerprint
     tell(f"{result.method.name} on {result.suite['name']} ({result.dataset}), seed {result.seed}")
     tell(f"{result.status}, suite version {result.suite['version']}")
+    if result.task is not None:
+        tell(f"task {result.task}: {result.headline.doc}")
     tell(f"  {digest_line(result)}")
     if result.not_judged:
         tell(f"not judged: {list_clients(result.not_judged)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from flbench.sweeps.tuning import (
     points,
     score_of,
 )
+from flbench.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from flbench.run.composition import LoadedMethod
@@ -95,10 +96,10 @@ def tune(
     grid = search.grid(tried or [])
     drawn = points(grid, budget, f"{method}/{suite}")
     numbers = tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
-    best = search.best_of(drawn, list(grid), numbers, trials)
+    best, score = search.best_of(drawn, list(grid), numbers, trials)
     from flbench.results.schema import Tuning
 
-    found = Tuning(budget=budget, tried=len(drawn), seeds=list(numbers), score=SCORE)
+    found = Tuning(budget=budget, tried=len(drawn), seeds=list(numbers), score=score)
     scored = replace(base, seeds=tuple(range(seeds)))
     cells = [*search.cells(scored), *search.cells(replace(scored, tuning=found), best)]
     conclude(search.run(cells), progress)
@@ -158,8 +159,11 @@ class Search:
 
     def best_of(
         self, drawn: Sequence[Point], names: Sequence[str], seeds: tuple[int, ...], folder: Path
-    ) -> Point:
+    ) -> tuple[Point, str]:
         """Try values of the named parameters on seeds; write down and print how good each point is.
+
+        Returns:
+            The best point, and the curve by which it is the best.
 
         Raises:
             UserError: the suite has no validation samples, or no trial came to an end.
@@ -171,16 +175,18 @@ class Search:
         tell(f"{len(drawn)} sets of {', '.join(names)}; {len(seeds)} tuning seeds each")
         outcomes = self.run([cell for cells in wanted for cell in cells])
         scores = [score_of([outcomes[cell] for cell in cells]) for cells in wanted]
-        judged = sorted(map(Trial, drawn, scores), key=order)
-        report = _write(judged, self.method, wanted[0][0])
+        task = task_of(outcomes.values())
+        judged = sorted(map(Trial, drawn, scores), key=partial(order, task=task))
+        score = task.named(SCORE)
+        report = _write(judged, self.method, wanted[0][0], score)
         for one in judged:
             shown = "failed" if one.score is None else f"{one.score:.4f}"
             tell(f"  {shown}  {_shown(one.params)}")
         best = judged[0]
         if best.score is None:
             raise UserError(f"no trial came to an end; see {report}")
-        tell(f"best {SCORE}: {_shown(best.params)}; all trials are in {report}")
-        return best.params
+        tell(f"best {score}: {_shown(best.params)}; all trials are in {report}")
+        return best.params, score
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:
@@ -195,12 +201,18 @@ def _shown(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.items()) or "the defaults"
 
 
-def _write(judged: Sequence[Trial], method: str, cell: Cell) -> Path:
+def task_of(outcomes: Iterable[Outcome]) -> Task:
+    """The task of what was run; classes where every run failed."""
+    found = (one.result.headline for one in outcomes if one.result is not None)
+    return next(found, TASKS["classes"])
+
+
+def _write(judged: Sequence[Trial], method: str, cell: Cell, score: str) -> Path:
     """Write all trials and their scores down; return where."""
     from flbench.results.files import write_atomically
 
     suite = cell.spec.suite
-    about = {"method": method, "suite": suite.name, "dataset": suite.dataset, "score": SCORE}
+    about = {"method": method, "suite": suite.name, "dataset": suite.dataset, "score": score}
     table = {**about, "settings": suite.settings(), "trials": [asdict(one) for one in judged]}
     path = cell.spec.path.parents[2] / f"{method}.json"
     write_atomically(path, f"{json.dumps(table, indent=1)}\n".encode())

@@ -1,7 +1,7 @@
 """The classes of torchmetrics that may be asked for, and the parameters that each takes.
 
 A name comes from a file of somebody else, or from a command: whatever it says, nothing is imported
-but `torchmetrics.classification`, and nothing is made but these classes with these parameters. They
+but `HOMES`, and nothing is made but these classes, those of the task, with these parameters. They
 are numbers and words within bounds: no list, no path, no name of a model. A class beyond them is
 asked for through an installed metric (entry points of group `flbench.metrics`).
 
@@ -18,10 +18,15 @@ from pydantic import Field
 
 from flbench.core.parameters import Parameter
 from flbench.errors import BadParameter, UnknownName
+from flbench.tasks import TaskName
 
 LIBRARY = "torchmetrics"
-HOME = f"{LIBRARY}.classification"
-"""The only module that is imported."""
+HOMES: Mapping[TaskName, str] = {
+    "classes": f"{LIBRARY}.classification",
+    "numbers": f"{LIBRARY}.regression",
+    "labels": f"{LIBRARY}.classification",
+}
+"""The only modules that are imported, by task."""
 MOST_ENTRIES = 2**26
 """Numbers that an instance may keep beside samples: 512 MiB. A client in work has one."""
 
@@ -85,12 +90,60 @@ CLASSES: Mapping[str, Allowed] = {
 }
 """Those that give one number per client."""
 
-TASKS: Mapping[str, Mapping[str, Allowed]] = {
+THRESHOLD: Kinds = {"threshold": Annotated[float, Field(gt=0, lt=1)]}
+MANY: Kinds = {"average": Literal["micro", "macro", "weighted"], **THRESHOLD, **IGNORE}
+MANY_AREAS: Kinds = {
+    "average": Literal["micro", "macro", "weighted"], **THRESHOLDS, **IGNORE,
+}  # fmt: skip
+BY_LABEL: Mapping[str, Allowed] = {
+    "Accuracy": Allowed(MANY),
+    "AUROC": Allowed(MANY_AREAS, _curve),
+    "AveragePrecision": Allowed(MANY_AREAS, _curve),
+    "F1Score": Allowed(MANY),
+    "FBetaScore": Allowed({"beta": Annotated[float, Field(gt=0, le=1000)], **MANY}),
+    "HammingDistance": Allowed(MANY),
+    "JaccardIndex": Allowed(MANY),
+    "MatthewsCorrCoef": Allowed({**THRESHOLD, **IGNORE}),
+    "NegativePredictiveValue": Allowed(MANY),
+    "Precision": Allowed(MANY),
+    "Recall": Allowed(MANY),
+    "Specificity": Allowed(MANY),
+}
+"""Those of any number of labels that have a short name, as `CLASSES`."""
+RANKINGS: Mapping[str, Allowed] = {
+    f"MultilabelRanking{short}": Allowed(IGNORE) for short in ("AveragePrecision", "Loss")
+}
+OUTPUTS: Kinds = {"multioutput": Literal["uniform_average", "variance_weighted"]}
+NUMBERS: Mapping[str, Allowed] = {
+    "ConcordanceCorrCoef": Allowed({}),
+    "ExplainedVariance": Allowed(OUTPUTS),
+    "MeanAbsoluteError": Allowed({}),
+    "MeanSquaredError": Allowed({"squared": bool}),
+    "PearsonCorrCoef": Allowed({}),
+    "R2Score": Allowed(OUTPUTS),
+    "SpearmanCorrCoef": Allowed({}),
+}
+"""Those of numbers, in deviations of all training targets."""
+TASKS: Mapping[TaskName, Mapping[str, Allowed]] = {
     "classes": {
         name: one for short, one in CLASSES.items() for name in (short, f"Multiclass{short}")
     },
+    "numbers": NUMBERS,
+    "labels": {
+        **{name: one for short, one in BY_LABEL.items() for name in (short, f"Multilabel{short}")},
+        **RANKINGS,
+    },
 }
-"""What a network learns -> the classes that judge it; `classes`: one label of several."""
+"""Task -> the classes that judge it."""
+
+
+def usual_params(task: TaskName, outputs: int) -> dict[str, object]:
+    """What a class gets that nobody asks for: the task, and the number of classes or labels."""
+    if task == "numbers":
+        return {}
+    if task == "labels":
+        return {"task": "multilabel", "num_labels": outputs}
+    return {"task": "multiclass", "num_classes": outputs}
 
 
 def is_class(name: str) -> bool:
@@ -103,21 +156,33 @@ def is_class(name: str) -> bool:
     return name.startswith(f"{LIBRARY}.") or name.rpartition(".")[2][:1].isupper()
 
 
-def allowed(name: str, task: str = "classes") -> tuple[str, Allowed]:
+def task_of_class(name: str) -> TaskName:
+    """The first task that a class judges; `classes` if there is none.
+
+    Example:
+        >>> task_of_class("R2Score"), task_of_class("torchmetrics.F1Score")
+        ('numbers', 'classes')
+    """
+    last = name.rpartition(".")[2]
+    return next((task for task, known in TASKS.items() if last in known), "classes")
+
+
+def allowed(name: str, task: TaskName = "classes") -> tuple[str, Allowed]:
     """The class of a name, alone or as `torchmetrics.classification.NAME`, as the table has it.
 
     Raises:
         UnknownName: it is none of the table.
     """
     path, _, last = name.rpartition(".")
-    if path not in ("", LIBRARY, HOME) or last not in TASKS[task]:
+    if path not in ("", LIBRARY, HOMES[task]) or last not in TASKS[task]:
+        short = {"classes": CLASSES, "labels": {**BY_LABEL, **RANKINGS}}.get(task, NUMBERS)
         listed = "only these are taken; others need an installed metric"
-        raise UnknownName("class of torchmetrics", name, CLASSES, listed)
+        raise UnknownName("class of torchmetrics", name, short, listed)
     return last, TASKS[task][last]
 
 
 def checked_params(
-    name: str, params: Mapping[str, object], task: str = "classes"
+    name: str, params: Mapping[str, object], task: TaskName = "classes"
 ) -> dict[str, object]:
     """The parameters of a class, each of its type and within its bounds.
 
@@ -138,13 +203,15 @@ def checked_params(
     return found
 
 
-def refuse_too_large(name: str, params: Mapping[str, object], classes: int) -> None:
+def refuse_too_large(
+    name: str, params: Mapping[str, object], classes: int, task: TaskName = "classes"
+) -> None:
     """Refuse a metric whose counts would fill the memory, before it is made.
 
     Raises:
         BadParameter: it would keep too many numbers for so many labels.
     """
-    last, one = allowed(name)
+    last, one = allowed(name, task)
     thresholds = params.get("thresholds")
     entries = one.entries(classes, thresholds if isinstance(thresholds, int) else 1)
     if entries > MOST_ENTRIES:

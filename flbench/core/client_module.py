@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,6 +20,7 @@ from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.layout import ParameterLayout, trained_parameters
 from flbench.core.local_training import LocalTraining
 from flbench.core.networks import choosing, head_of, heads_of
+from flbench.core.targets import NO_CLASS, cross_entropy, losses, task_of
 from flbench.core.types import Extras
 from flbench.errors import Undefined
 
@@ -72,7 +72,7 @@ class Batch:
     Attributes:
         module: the client's module.
         x: samples, shape (b, ...).
-        y: labels, shape (b,); for text shape (b, T).
+        y: labels, shape (b,); for text shape (b, T); of other tasks (`core.targets`) (b, C).
     """
 
     def __init__(
@@ -158,7 +158,7 @@ Reporter = Callable[["ClientModule", Tensor, Tensor], Report]
 
 
 def mean_cross_entropy(batch: Batch) -> Tensor:
-    """The default loss: the mean cross-entropy of the model's logits."""
+    """The default loss, that of the task (`cross_entropy`), of the model's logits."""
     return cross_entropy(batch.logits, batch.y)
 
 
@@ -216,18 +216,8 @@ EVALUATION = "in evaluation (`Personal.extras` fills it)"
 SERVER = "at the server, where a model is used without a client"
 
 
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross-entropy in nats, a scalar; the mean is over samples, for text over tokens.
-
-    Args:
-        logits: shape (b, C), or (b, T, C).
-        y: labels, shape (b,), or next tokens, shape (b, T).
-    """
-    return F.cross_entropy(logits if logits.dim() == 2 else logits.movedim(-1, 1), y)
-
-
 class ClientModule(LightningModule):
-    """Cross-entropy classification with SGD or Adam; the base of every local objective.
+    """The loss of the task with SGD or Adam; the base of every local objective.
 
     Attributes:
         net: the network, shared by all clients.
@@ -320,14 +310,17 @@ class ClientModule(LightningModule):
         """Return loss sum, number correct and number of predictions per sample, shape (b, 3).
 
         A sample has one prediction; a text sample has one per token. A label of -100 is none.
+        Numbers and labels are not right or wrong: of these, none is correct.
 
         Args:
             logits: shape (b, classes); for text (b, T, classes).
-            y: labels, shape (b,); for text the next tokens, shape (b, T).
+            y: labels, shape (b,); for text the next tokens, shape (b, T); of other tasks (b, C).
         """
-        loss = F.cross_entropy(logits.movedim(-1, 1), y, reduction="none")
+        loss = losses(logits, y)
+        if task_of(y) != "classes":
+            return torch.stack([loss, torch.zeros_like(loss), torch.ones_like(loss)], dim=1)
         correct = (logits.argmax(dim=-1) == y).to(loss.dtype)
-        table = torch.stack([loss, correct, (y != -100).to(loss.dtype)], dim=1)
+        table = torch.stack([loss, correct, (y != NO_CLASS).to(loss.dtype)], dim=1)
         return table.unsqueeze(-1).flatten(2).sum(dim=2)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -22,11 +22,24 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.local_training import LocalTraining
 from flbench.core.state import Stage
 from flbench.core.types import Direction, Plain
+from flbench.errors import Undefined
+from flbench.tasks import TaskName
 
 Split = Literal["train", "validation"]
 
 
-@known_as(samples=SAMPLES, label_counts="label counts")
+def needs_classes(ctx: Context, what: str) -> None:
+    """Refuse to say of classes what samples without classes do not have.
+
+    Raises:
+        Undefined: the task of the data set is another one.
+    """
+    if ctx.task != "classes":
+        raise Undefined(f"it needs classes ({what}), and the task of the data set is '{ctx.task}'")
+
+
+@known_as(needs_classes, label_counts="label counts", classes="")
+@known_as(samples=SAMPLES)
 @dataclass(frozen=True)
 class Context(ABC):
     """The run as a method sees it in one round.
@@ -41,7 +54,8 @@ class Context(ABC):
         clients: N.
         cohort: ids sampled this round, ascending, shape (n,).
         samples: training samples per client, shape (N,), int64.
-        label_counts: training samples per client and label, shape (N, C), int32.
+        label_counts: training samples per client and label, shape (N, C), int32. Where the task
+            is not `classes`, who reads it or `classes` is undefined.
         classes: C.
         layout: places and masks of the row.
         initial: the common initial weights, shape (W,).
@@ -54,6 +68,7 @@ class Context(ABC):
         names: what each client is called in random addresses; None = its id.
         networks: number of each client's network, shape (N,), int64, or (N + M,) while newcomers
             join; None = the suite has one network.
+        task: what is predicted: one class of several, numbers, or any number of labels.
     """
 
     seed: int
@@ -72,6 +87,13 @@ class Context(ABC):
     pools_data: bool = False
     names: tuple[int, ...] | None = None
     networks: Tensor | None = None
+    task: TaskName = "classes"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a network: C classes, or so many numbers or labels."""
+        found: int = vars(self)["classes"]
+        return found
 
     @property
     def everybody(self) -> Tensor:
@@ -94,6 +116,7 @@ class Context(ABC):
         sends of them (`send`): nobody else reads them at no byte. In the kit nothing but the
         client's own part may depend on them unless it sends something beside its model.
         """
+        needs_classes(self, "own_label_counts")
         counts: Tensor = vars(self)["label_counts"]
         return counts[clients]
 
@@ -185,7 +208,9 @@ class Context(ABC):
             split: which of its samples, m of them.
 
         Returns:
-            Samples, shape (m, ...), and labels, shape (m,); of text both have shape (m, T).
+            Samples, shape (m, ...), and labels, shape (m,); of text both have shape (m, T). Of
+            other tasks numbers in deviations, float32, or whether a sample has each label, int8,
+            shape (m, C).
 
         Raises:
             UserError: another split; test samples are out of reach.
@@ -205,11 +230,16 @@ class Context(ABC):
 
         BatchNorm uses the statistics in these rows, here as in `forward` and `features`; those of a
         client, where they stay with it, are used by `evaluate` only.
+
+        Raises:
+            Undefined: samples have no classes; what models say of them, `forward` gives.
         """
 
     @abstractmethod
     def forward(self, models: Tensor, x: Tensor) -> Tensor:
         """Logits as `logits` gives them, of which gradients can be taken: (m, W) -> (m, b, C).
+
+        Of other tasks, the numbers that are predicted, or a logit for each label.
 
         Gradients flow to the trainable scalars of `models` and to `x`, so that the server can
         learn (`fl.minimise`) on samples that are labelled, unlabelled or generated.

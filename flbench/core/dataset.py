@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flbench.tasks import TaskName
+
 Indices = npt.NDArray[np.int64]
 
 
@@ -19,19 +21,24 @@ class Dataset:
     Attributes:
         name: the name, as in `--dataset`.
         x: samples, shape (m, ...), float32 (or int64 tokens).
-        y: labels, shape (m,), int64 in 0..classes-1; for text the next tokens, shape (m, T).
-        classes: number of labels; for text the size of the vocabulary.
+        y: by task: `classes`, labels, shape (m,), int64 in 0..classes-1, for text the next tokens,
+            shape (m, T); `numbers`, shape (m,) or (m, k), float32 and finite, in any unit;
+            `labels`, 1 for each label that a sample has, else 0, shape (m, C), int64 or bool.
+        classes: outputs of a network: number of classes, of numbers (k) or of labels (C); for text
+            the size of the vocabulary.
         domains: domain of each sample, shape (m,), int64, or None. A data set without domains
             may give another coarse grouping here (CIFAR-100: the superclass).
         test: mask of the original test samples, shape (m,), bool, or None where the original has
             no test part.
-        label_names, domain_names: what the numbers in `y` and `domains` stand for; () = not said.
+        label_names, domain_names: what the numbers in `y` (of other tasks, its columns) and
+            `domains` stand for; () = not said.
         features: the features of a table, each with its kind; () = not said.
         notes: what was left out or changed when it was read, and why; one sentence each.
         keeps_test: whether clients are tested on the test part, whole, also where a suite's
             `test_set` is 'own'; not set by data sets whose published splits mix it back in.
         gap: samples that are left out between training, validation and test, which are divided by
             time then; the samples of each domain are in order. None = they have no order.
+        task: what is predicted: one class of several, numbers, or any number of labels.
     """
 
     name: str
@@ -46,11 +53,12 @@ class Dataset:
     notes: tuple[str, ...] = ()
     keeps_test: bool = False
     gap: int | None = None
+    task: TaskName = "classes"
 
     @property
     def labels(self) -> Tensor:
-        """Strata of partitions and splits, shape (m,): labels, or for text domains."""
-        if self.y.ndim == 1:
+        """Strata of partitions and splits, shape (m,): classes, or where there are none domains."""
+        if self.y.ndim == 1 and self.task == "classes":
             return self.y
         return torch.zeros(len(self.y)).long() if self.domains is None else self.domains
 

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 What = str | Callable[[Any], str]
 """What reading a field is called, or a function of the object that says it; "" = not noted."""
+Guard = Callable[[Any, str], None]
+"""Called before a field of an object, by its name, is read; it may refuse."""
 SAMPLES = "numbers of samples"
 """What every method reads that averages by samples."""
 _FOUND: ContextVar[set[str] | None] = ContextVar("found", default=None)
@@ -44,23 +46,32 @@ class _Noted:
     The value is in the object's dictionary under the field's own name.
     """
 
-    def __init__(self, name: str, what: What) -> None:
+    def __init__(self, name: str, what: What, guard: Guard) -> None:
         self.name = name
         self.what = what
+        self.guard = guard
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401 - any field
         if instance is None:
             raise AttributeError(self.name)  # as of any field without a default
-        if _FOUND.get() is not None and sys._getframe(1).f_globals is not vars(dataclasses):
-            note(self.what if isinstance(self.what, str) else self.what(instance))
+        if sys._getframe(1).f_globals is not vars(dataclasses):
+            self.guard(instance, self.name)
+            if _FOUND.get() is not None:
+                note(self.what if isinstance(self.what, str) else self.what(instance))
         return vars(instance)[self.name]
 
     def __set__(self, instance: object, value: object) -> None:
         vars(instance)[self.name] = value
 
 
-def known_as(**fields: What) -> Callable[[type[T]], type[T]]:
+def known_as(
+    guard: Guard = lambda instance, name: None, /, **fields: What
+) -> Callable[[type[T]], type[T]]:
     """Decorate a dataclass: what reading each of some fields is called.
+
+    Args:
+        guard: is called with the object and the name of a field before it is read, and may refuse.
+        **fields: what reading each is called.
 
     Example:
         >>> @known_as(loss="losses")
@@ -80,7 +91,7 @@ def known_as(**fields: What) -> Callable[[type[T]], type[T]]:
 
     def decorate(kind: type[T]) -> type[T]:
         for name, what in fields.items():
-            setattr(kind, name, _Noted(name, what))
+            setattr(kind, name, _Noted(name, what, guard))
         return kind
 
     return decorate

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,14 @@ MISSING = frozenset(
 
 Words of a language are categories: `none`, `missing`, `unknown`.
 """
+NONE = "none"
+"""In place of the labels of a sample that has none."""
+YES_OR_NO = {
+    **dict.fromkeys(("1", "1.0", "true", "yes"), 1), **dict.fromkeys(("0", "0.0", "false", "no"), 0)
+}  # fmt: skip
+"""What says in small letters whether a sample has a label."""
+HINTS = {"label": "; if a sample has several, add task=labels to the options"}
+"""What to type where a value is a list, by what is read."""
 BY_CHANCE = 8
 """Rows from which an order, or values that are all different, are none of chance: 2 / 8! = 5e-5."""
 ROUNDING = 1e-12
@@ -77,6 +86,107 @@ def numbers_of(values: Sequence[object]) -> list[float] | None:
     return None if any(one is None or not math.isfinite(one) for one in found) else found  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What is to be predicted, as `Dataset` has it.
+
+    Attributes:
+        y: targets of m samples.
+        count: number of classes, of numbers or of labels.
+        names: what they are called.
+    """
+
+    y: Tensor
+    count: int
+    names: tuple[str, ...]
+
+
+def targets_of(path: Path, task: str, columns: Mapping[str, Sequence[object]]) -> Targets:
+    """The targets in some columns, by the task that a person names.
+
+    Raises:
+        UserError: a value does not fit, or classes are asked for in several columns.
+    """
+    if task == "numbers":
+        return _numbers(path, columns)
+    if task == "labels":
+        return _labels(path, columns)
+    if len(columns) > 1:
+        raise damaged(
+            path, f"classes are in one column, got {', '.join(columns)}: name one, or say what is"
+            " predicted with task=numbers or task=labels"
+        )  # fmt: skip
+    ((column, values),) = columns.items()
+    y, names = classes_of(path, column, values)
+    return Targets(y, len(names), names)
+
+
+def _numbers(path: Path, columns: Mapping[str, Sequence[object]]) -> Targets:
+    """A number of each column for each sample, shape (m,) or (m, k), float32."""
+    table = []
+    for column, values in columns.items():
+        refuse_missing(path, column, values, "target")
+        for row, value in enumerate(values, 1):
+            number = as_number(value)
+            if number is None or not math.isfinite(np.float32(number)):
+                raise damaged(
+                    path, f"column '{column}' is {value!r:.40} in row {row}: expected a finite"
+                    " number such as 1234.5"
+                )  # fmt: skip
+        table.append([as_number(value) for value in values])
+    y = torch.tensor(table, dtype=torch.float32).T.contiguous()
+    return Targets(y[:, 0] if len(table) == 1 else y, len(table), tuple(columns))
+
+
+def _labels(path: Path, columns: Mapping[str, Sequence[object]]) -> Targets:
+    """Whether each sample has each label, shape (m, C), int64: a column each, or words in one."""
+    if len(columns) > 1:
+        return _labels_by_column(path, columns)
+    ((column, values),) = columns.items()
+    refuse_missing(path, column, values, "label")
+    held = [_words(value) for value in values]
+    names = sorted({name for words in held for name in words}, key=_in_order)
+    if len(names) < 2:
+        raise damaged(
+            path, f"column '{column}' holds {len(names)} labels: expected words between ; such as"
+            f" red;round, or several columns of 0 and 1, as in label=red,round; {NONE} = no label"
+        )  # fmt: skip
+    place = {name: at for at, name in enumerate(names)}
+    y = torch.zeros(len(values), len(names), dtype=torch.int64)
+    for row, words in enumerate(held):
+        y[row, [place[word] for word in words]] = 1
+    return Targets(y, len(names), tuple(names))
+
+
+def _labels_by_column(path: Path, columns: Mapping[str, Sequence[object]]) -> Targets:
+    table = []
+    for column, values in columns.items():
+        refuse_missing(path, column, values, "label")
+        found = [YES_OR_NO.get(str(value).strip().lower()) for value in values]
+        if None in found:
+            row = found.index(None)
+            raise damaged(
+                path, f"column '{column}' is {values[row]!r:.40} in row {row + 1}: expected 0 or 1"
+            )  # fmt: skip
+        table.append(found)
+    return Targets(
+        torch.tensor(table, dtype=torch.int64).T.contiguous(), len(table), tuple(columns)
+    )
+
+
+def _words(value: object) -> set[str]:
+    """The labels that a cell names: words between ;, or the entries of a list."""
+    parts = value if isinstance(value, list | tuple) else str(value).split(";")
+    words = {str(part).strip() for part in parts}
+    return words - {"", NONE}
+
+
+def _in_order(name: str) -> tuple[float, str]:
+    """Numbers by their size, before texts."""
+    number = as_number(name)
+    return (math.inf if number is None else number), name
+
+
 def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as 0..C-1, shape (m,), int64, and their names; numbers in their order, else texts.
 
@@ -90,7 +200,8 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
         decimal = next((one for one in numbers if one != round(one)), None)
         if decimal is not None:
             raise damaged(
-                path, f"column '{column}' holds decimals such as {decimal:g}: expected classes;"
+                path, f"column '{column}' holds decimals such as {decimal:g}: expected classes; to"
+                " predict numbers, add task=numbers to the options, as in csv:FILE?task=numbers, or"
                 " make classes of it, such as low and high"
             )  # fmt: skip
         whole = sorted({int(one) for one in numbers})
@@ -105,9 +216,23 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
     if len(names) == len(values) >= BY_CHANCE:
         raise damaged(
             path, f"column '{column}' has another label in each of its {len(values)} rows, as an id"
-            " or a measured number has: expected classes"
+            " or a measured number has: expected classes, or task=numbers among the options"
         )  # fmt: skip
     return places, names
+
+
+def refuse_missing(path: Path, column: str, values: Sequence[object], what: str) -> None:
+    """Refuse a column that lacks a value; `what` says whose value it is.
+
+    Raises:
+        UserError: it does.
+    """
+    gone = [row for row, value in enumerate(values, 1) if is_missing(value)]
+    if gone:
+        raise damaged(
+            path, f"column '{column}' has no {what} in {len(gone)} of {len(values)} rows, such as"
+            f" row {gone[0]} ({values[gone[0] - 1]!r}): fill it in, or leave these rows out"
+        )  # fmt: skip
 
 
 def groups_of(
@@ -120,17 +245,12 @@ def groups_of(
     Raises:
         UserError: a value is missing, or is a list; `what` says whose value it is.
     """
-    gone = [row for row, value in enumerate(values, 1) if is_missing(value)]
-    if gone:
-        raise damaged(
-            path, f"column '{column}' has no {what} in {len(gone)} of {len(values)} rows, such as"
-            f" row {gone[0]} ({values[gone[0] - 1]!r}): fill it in, or leave these rows out"
-        )  # fmt: skip
+    refuse_missing(path, column, values, what)
     for row, value in enumerate(values, 1):
         if not isinstance(value, str | int | float | bool | np.generic):
             raise damaged(
                 path, f"column '{column}' holds {type(value).__name__} in row {row}: expected one"
-                f" {what} for each sample"
+                f" {what} for each sample{HINTS.get(what, '')}"
             )  # fmt: skip
     numbers = numbers_of(values)
     keys = numbers if numbers is not None else [str(value).strip() for value in values]

@@ -61,6 +61,8 @@ def rotated(root: Path, argument: str) -> Dataset:
 def label_swap(root: Path, argument: str) -> Dataset:
     """Another data set in four domains whose labels are swapped differently: label-swap:digits."""
     pooled = load_dataset(argument, root)
+    if pooled.task != "classes":
+        raise UserError(f"label-swap:{argument} expects classes, got {pooled.task}")
     if pooled.y.ndim != 1:
         shape = tuple(pooled.y.shape[1:])
         raise UserError(

@@ -3,6 +3,8 @@
 `digits-shift` divides them among five domains with different images: unchanged (plain), shifted by
 a pixel, blurred, on a textured background, with low contrast (faint). It replaces data sets of real
 domains, such as Digit-5, where their files are missing.
+
+`digit-attributes` has five labels for each image, of which any number may hold.
 """
 
 from __future__ import annotations
@@ -26,8 +28,19 @@ ABOUT = {
         licence="CC BY 4.0",
         samples=1_797,
     ),
+    "digit-attributes": DatasetInfo(
+        source="computed from digits", licence="CC BY 4.0", samples=1_797
+    ),
     "digits-shift": DatasetInfo(source="computed from digits", licence="CC BY 4.0", samples=1_797),
 }
+ATTRIBUTES = {
+    "even": (0, 2, 4, 6, 8),
+    "prime": (2, 3, 5, 7),
+    "loop": (0, 6, 8, 9),
+    "above-four": (5, 6, 7, 8, 9),
+    "multiple-of-three": (0, 3, 6, 9),
+}
+"""What may be said of a digit, and of which digits it holds; of 1 nothing does."""
 DOMAINS = ("plain", "shifted", "blurred", "textured", "faint")
 
 
@@ -53,6 +66,18 @@ def pixels_and_labels(file: str = "datasets/data/digits.csv.gz") -> tuple[Values
 
     bunch = load_digits()
     return bunch.data, bunch.target
+
+
+def digit_attributes(root: Path) -> Dataset:
+    """Handwritten digits with five labels (even, prime, loop, ...), of which each may hold."""
+    pooled = digits(root)
+    table = torch.zeros(10, len(ATTRIBUTES), dtype=torch.int64)
+    for column, held in enumerate(ATTRIBUTES.values()):
+        table[list(held), column] = 1
+    return Dataset(
+        "digit-attributes", pooled.x, table[pooled.y], len(ATTRIBUTES),
+        label_names=tuple(ATTRIBUTES), task="labels",
+    )  # fmt: skip
 
 
 def digits_shift(root: Path) -> Dataset:

@@ -98,7 +98,7 @@ def joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tens
     """Join a training and a test part, each (x, y), to x, y and the mask of the test part."""
     x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     test = torch.arange(len(y)) >= len(parts[0][1]) if len(parts) > 1 else None
-    return x, y.long(), test
+    return x, y if y.is_floating_point() else y.long(), test
 
 
 def scaled(
@@ -178,7 +178,10 @@ def whole_numbers(
     """An array of an `.npz` file as integers, shape (count,), int64."""
     if array.dtype.kind not in "iu" or array.shape != (count,):
         got = f"{array.dtype} {array.shape}"
-        raise damaged(path, f"{key} must be {count} whole numbers, got {got}")
+        more = "; to predict numbers, add ?task=numbers" if array.dtype.kind == "f" else ""
+        more = more or ("; for labels of 0 and 1, add ?task=labels" if array.ndim == 2 else "")
+        more = more if key.startswith("y") and path.suffix == ".npz" else ""
+        raise damaged(path, f"{key} must be {count} whole numbers, got {got}{more}")
     numbers = torch.from_numpy(array.astype(np.int64))
     if limit is not None and not 0 <= numbers.min() <= numbers.max() < limit:
         got = f"{int(numbers.min())}..{int(numbers.max())}"
@@ -209,18 +212,24 @@ def npz_parts(
     path: Path,
     stored: dict[str, np.ndarray],
     convert: Callable[[Path, str, np.ndarray], Tensor],
+    targets: Callable[[Path, str, np.ndarray, int], Tensor] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Samples and labels of each part of an `.npz` file: x_train, y_train, x_test, y_test; or x, y.
 
-    `convert` checks and converts an array of samples, given the file and the array's name.
+    Args:
+        path: of the file.
+        stored: its arrays.
+        convert: checks and converts an array of samples, given the file and the array's name.
+        targets: the same of targets, and of how many samples; None = they are labels 0..C-1.
     """
+    read = targets or whole_numbers
     parts = []
     for part in [""] if "x" in stored and "x_train" not in stored else ["_train", "_test"]:
         for key in (f"x{part}", f"y{part}"):
             if key not in stored:
                 raise damaged(path, f"it has no array {key} (it has {', '.join(stored) or 'none'})")
         x = convert(path, f"x{part}", stored[f"x{part}"])
-        parts.append((x, whole_numbers(path, f"y{part}", stored[f"y{part}"], len(x))))
+        parts.append((x, read(path, f"y{part}", stored[f"y{part}"], len(x))))
     first, last = parts[0][0], parts[-1][0]
     if first.shape[1:] != last.shape[1:] or first.dtype != last.dtype:
         shapes = " and ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in (first, last))

@@ -13,20 +13,21 @@ import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.columns import classes_of, groups_of
+from flbench.datasets.columns import groups_of, targets_of
 from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
 from flbench.datasets.windows import gap_of, overlap_notes
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
+from flbench.tasks import TASKS, TaskName
 
 ABOUT = {
     "hub": DatasetInfo(
@@ -38,14 +39,16 @@ ABOUT = {
         ),
     )
 }
-OPTIONS = ("label", "client", "x", "size")
+OPTIONS = ("label", "client", "x", "size", "task")
 
 
 def hub(root: Path, argument: str) -> Dataset:
     """A data set of the hub: hub:NAME?label=label&client=COLUMN&x=COLUMN; NAME or a folder.
 
     `x` is the column of samples: images, which are read as those of `images:` and resized to `size`
-    x `size` pixels, or lists of numbers; by default the only such one. Splits named by words for
+    x `size` pixels, or lists of numbers; by default the only such one. `task` says what is
+    predicted: classes, numbers or labels, of which a sample has any number (words between ;, lists,
+    or a column of 0 and 1 for each, label=A,B). Splits named by words for
     parts are the parts; validation is joined to training, and any others are left out.
 
     Raises:
@@ -68,14 +71,21 @@ def hub(root: Path, argument: str) -> Dataset:
     notes += [f"split {split} is left out" for part, split in named if not part]
     parts = [splits[split] for split in [*train, *tested]]
     columns = list(parts[0].column_names)
-    label, client = options.get("label", "label"), options.get("client")
-    x = options.get("x") or sample_column(name, parts[0], [label, client])
-    for asked in (label, client, x):
+    targets, client = options.get("label", "label").split(","), options.get("client")
+    task = cast("TaskName", options.get("task", "classes"))
+    if task not in TASKS:
+        raise BadParameter(f"hub:{argument}: task is {', '.join(TASKS)}, got '{task}'")
+    x = options.get("x") or sample_column(name, parts[0], [*targets, client])
+    for asked in (*targets, client, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
     samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
-    labelled = [value for part in parts for value in part[label]]
-    y, labels = classes_of(Path(name), label, named_labels(parts[0], label, labelled))
+    columns_of_targets = {
+        label: named_labels(parts[0], label, [value for part in parts for value in part[label]])
+        for label in targets
+    }
+    found = targets_of(Path(name), task, columns_of_targets)
+    y = found.y
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()
     if client is not None:
@@ -87,8 +97,9 @@ def hub(root: Path, argument: str) -> Dataset:
     notes += overlap_notes(gap)
     test = torch.arange(len(y)) >= sizes if tested else None
     return Dataset(
-        f"hub:{argument}", samples, y, len(labels), domains, test,
-        label_names=labels, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
+        f"hub:{argument}", samples, y, found.count, domains, test,
+        label_names=found.names, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
+        task=task,
     )  # fmt: skip
 
 

@@ -205,7 +205,9 @@ def checked(name: str, root: Path) -> list[str]:
     if row.found and count != row.found:
         raise UserError(f"{name}: expected {row.found:,} samples, got {count:,}")
     shape = "x".join(str(size) for size in data.x.shape[1:])
-    facts = [f"{name}: {count:,} samples of {shape}", f"{data.classes} labels"]
+    what = "numbers to predict" if data.task == "numbers" else "labels"
+    targets = f"{data.classes} {what}"
+    facts = [f"{name}: {count:,} samples of {shape}", targets]
     if data.domains is not None:
         facts.append(f"{len(data.domains.unique())} domains")
     if data.test is not None:
@@ -224,12 +226,7 @@ def contents(data: Dataset) -> list[str]:
 
 def facts(data: Dataset) -> list[tuple[str, str]]:
     """What is in a data set, as far as it says so: labels, domains, features, parts, notes."""
-    found = []
-    if data.y.ndim == 1:
-        counts = torch.bincount(data.y, minlength=data.classes).tolist()
-        named = data.label_names or tuple(str(label) for label in range(data.classes))
-        shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
-        found.append(("labels", _some(shown)))
+    found = targets(data)
     if data.domains is not None:
         sizes = torch.bincount(data.domains)
         names = f": {_some(data.domain_names)}" if data.domain_names else ""
@@ -239,6 +236,33 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
     if not data.x.is_floating_point():
         found.append(("tokens", f"{int(data.x.min())} to {int(data.x.max())}"))
     return [*found, ("tested", _tested(data)), *(("note", note) for note in data.notes)]
+
+
+def targets(data: Dataset) -> list[tuple[str, str]]:
+    """What is predicted: samples of each class or label; range, mean and deviation of numbers."""
+    named = data.label_names or tuple(str(label) for label in range(data.classes))
+    if data.task == "numbers":
+        columns = data.y.view(len(data.y), -1).double().T
+        pairs = zip(named, columns, strict=True)
+        return [("targets", "; ".join(_range(*pair) for pair in list(pairs)[:5]))]
+    if data.task == "labels":
+        counts = data.y.sum(dim=0).tolist()
+        none = int((data.y.sum(dim=1) == 0).sum())
+        shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True)]
+        rest = f"; {none:,} samples have none" if none else ""
+        return [("labels", f"any number for each sample: {_some(shown)}{rest}")]
+    if data.y.ndim > 1:
+        return []
+    counts = torch.bincount(data.y, minlength=data.classes).tolist()
+    shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
+    return [("labels", _some(shown))]
+
+
+def _range(name: str, column: torch.Tensor) -> str:
+    """The range, mean and deviation of the numbers of a column, shape (m,)."""
+    low, high, mean = float(column.min()), float(column.max()), float(column.mean())
+    deviation = float(column.std(correction=0))
+    return f"{name} {low:.4g} to {high:.4g}, mean {mean:.4g}, deviation {deviation:.4g}"
 
 
 def spread(sizes: Sequence[int]) -> str:

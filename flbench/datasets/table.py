@@ -1,5 +1,7 @@
 """Tables of a user: `csv:FILE`, one row per sample, with the columns `label` and perhaps `client`.
 
+What is predicted is a class, unless the options name another task.
+
 Columns, named in the first line of a file in UTF-8:
 
     label    the label, any text; labels are numbered in their sorted order
@@ -12,6 +14,10 @@ Columns, named in the first line of a file in UTF-8:
 
 Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
 
+    label      the columns that are predicted, `label` by default; of classes it is one
+    task       what they hold: classes, numbers (one or several columns), or labels, of which a
+               sample has any number: a column of 0 and 1 for each, or one column of words between ;
+               with `none` for no label
     missing    what becomes of rows where a feature is missing: drop, mean or indicator
     leave      columns that are no features
     use        columns that look like numbers of rows, and are features all the same
@@ -28,6 +34,7 @@ import csv
 import io
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -35,26 +42,28 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import (
-    classes_of,
     features_of,
     groups_of,
     id_of,
     is_missing,
     numbers_of,
     refused_ids,
+    targets_of,
 )
 from flbench.datasets.files import damaged
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.datasets.windows import gap_of, overlap_notes
 from flbench.errors import BadParameter, MissingData
 from flbench.results.files import read_bounded, user_path
+from flbench.tasks import TASKS, TaskName
 
 LARGEST = 2**31
 """Bytes of a file."""
 VALUES = 100
 """Most values of a column that is not numeric."""
-RESERVED = ("label", "client", "split")
-OPTIONS = ("missing", "leave", "use", "text", "time", "gap", "separator")
+LABEL, RESERVED = "label", ("client", "split")
+"""The column that is predicted unless another one is named, and those that are no features."""
+OPTIONS = ("label", "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
@@ -72,23 +81,30 @@ def table(root: Path, argument: str) -> Dataset:
     if not path.is_file():
         raise MissingData(f"there is no file {path}")
     columns = read(path, options.get("separator", ","))
-    if "label" not in columns:
-        raise damaged(path, f"it needs a column 'label', got {', '.join(columns)}")
+    targets = listed(options, "label") or [LABEL]
+    for one in targets:
+        if one not in columns:
+            raise damaged(
+                path, f"it needs a column '{one}', got {', '.join(columns)}: name another one with"
+                " ?label=COLUMN"
+            )  # fmt: skip
     for option in ("leave", "use", "text", "time"):
         if unknown := [one for one in listed(options, option) if one not in columns]:
             raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
     left = listed(options, "leave")
-    if "label" in left:
-        raise damaged(path, "?leave=label: expected columns of features, client or split")
+    for one in targets:
+        if one in left:
+            raise damaged(path, f"?leave={one}: expected columns of features, client or split")
     notes = [f"columns left out: {', '.join(left)}"] if left else []
     if when := options.get("time", "").strip():
         columns = in_order(path, when, columns)
         notes.append(f"rows are in the order of column {when}, which is no feature")
     columns = {name: values for name, values in columns.items() if name not in (*left, when)}
-    features = {name: values for name, values in columns.items() if name not in RESERVED}
+    kept = (*targets, *RESERVED)
+    features = {name: values for name, values in columns.items() if name not in kept}
     if not features:
         raise damaged(path, "it needs one or more columns of features")
-    blocks = [columns[name] for name in RESERVED if name in columns]
+    blocks = [columns[name] for name in kept if name in columns]
     ids = {
         name: why
         for name, values in features.items()
@@ -100,7 +116,9 @@ def table(root: Path, argument: str) -> Dataset:
     if fill == "drop":
         columns, features, dropped = without_gaps(columns, features)
         notes += [f"rows left out, as a feature is missing: {dropped}"]
-    y, labels = classes_of(path, "label", columns["label"])
+    task = cast("TaskName", options.get("task", "classes"))
+    found = targets_of(path, task, {name: columns[name] for name in targets})
+    y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
     domains = None
     if "client" in columns:
@@ -124,15 +142,16 @@ def table(root: Path, argument: str) -> Dataset:
         f"csv:{argument}",
         torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
         y,
-        len(labels),
+        found.count,
         domains,
         None if test is None else torch.from_numpy(test),
-        label_names=labels,
+        label_names=found.names,
         domain_names=() if domains is None else clients,
         features=tuple(kinds),
         notes=tuple(notes),
         keeps_test=True,
         gap=gap,
+        task=task,
     )
 
 
@@ -152,6 +171,8 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     if unknown := [key for key in options if key not in OPTIONS]:
         raise BadParameter(f"csv:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
+    if (task := options.get("task", "classes")) not in TASKS:
+        raise BadParameter(f"csv:{argument}: task is {', '.join(TASKS)}, got '{task}'")
     if (fill := options.get("missing", FILLS[0])) not in FILLS:
         raise BadParameter(f"csv:{argument}: missing is {', '.join(FILLS)}, got '{fill}'")
     if "gap" in options and not (options["gap"].isdecimal() and options.get("time")):
@@ -222,7 +243,7 @@ def without_gaps(
     columns: dict[str, list[str]], features: dict[str, list[str]]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]], int]:
     """The rows in which no feature is missing: all columns, the features, rows left out."""
-    rows = len(columns["label"])
+    rows = len(next(iter(columns.values())))
     kept = [i for i in range(rows) if not any(is_missing(one[i]) for one in features.values())]
     left = {name: [values[i] for i in kept] for name, values in columns.items()}
     return left, {name: left[name] for name in features}, rows - len(kept)

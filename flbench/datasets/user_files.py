@@ -1,5 +1,7 @@
 """Data sets from a user's files: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
 
+`npz:FILE?task=numbers` predicts numbers, `?task=labels` any number of labels for each sample.
+
 Paths are relative to the current folder. Files that do not follow the rules below are refused.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +28,9 @@ from flbench.datasets.files import (
     whole_numbers,
 )
 from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.errors import BadParameter
 from flbench.results.files import user_path
+from flbench.tasks import TASKS, TaskName
 
 ABOUT = {
     "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
@@ -36,20 +41,62 @@ ABOUT = {
 def npz(root: Path, argument: str) -> Dataset:
     """Your own arrays: npz:FILE with x_train, y_train, x_test, y_test, perhaps domains.
 
-    Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs.
+    Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs; by
+    npz:FILE?task=numbers y is (m,) or (m, k) of floats, by ?task=labels (m, C) of 0 and 1.
     """
-    path = user_path(argument)
+    name, task = npz_task(argument)
+    path = user_path(name)
     stored = arrays(path)
-    parts = npz_parts(path, stored, as_samples)
-    x, labels, test = joined(parts)
-    y = numbered(path, "labels", labels)
+    parts = npz_parts(path, stored, as_samples, None if task == "classes" else READ[task])
+    x, y, test = joined(parts)
+    count = 1 if y.ndim == 1 else y.shape[1]
+    if task == "classes":
+        y = numbered(path, "labels", y)
+        count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
     owners = torch.zeros(len(y)).long() if domains is None else domains
     gap = gap_of(x.numpy(), owners.numpy()) if x.ndim < 4 else None
     return Dataset(
-        f"npz:{argument}", x, y, int(y.max()) + 1, domains, test,
-        notes=tuple(overlap_notes(gap)), keeps_test=True, gap=gap,
+        f"npz:{argument}", x, y, count, domains, test,
+        notes=tuple(overlap_notes(gap)), keeps_test=True, gap=gap, task=task,
     )  # fmt: skip
+
+
+def npz_task(argument: str) -> tuple[str, TaskName]:
+    """The file of an argument, and what is predicted.
+
+    Raises:
+        BadParameter: there is no such task.
+
+    Example:
+        >>> npz_task("a.npz?task=numbers"), npz_task("a.npz")
+        (('a.npz', 'numbers'), ('a.npz', 'classes'))
+    """
+    name, mark, task = argument.partition("?task=")
+    if mark and task not in TASKS:
+        raise BadParameter(f"npz:{argument}: task is {', '.join(TASKS)}, got '{task}'")
+    return name, cast("TaskName", task or "classes")
+
+
+def numbers(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
+    """An array of numbers that are predicted, shape (count,) or (count, k), as float32."""
+    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or len(array) != count:
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be {count} numbers, or {count} rows of some, got {got}")
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        return torch.from_numpy(array.astype(np.float32))
+
+
+def labels(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
+    """An array that says of each label whether a sample has it, shape (count, C), as int64."""
+    if array.dtype.kind not in "iub" or array.ndim != 2 or len(array) != count:
+        got = f"{array.dtype} {array.shape}"
+        raise damaged(path, f"{key} must be {count} rows of 0 and 1 for each label, got {got}")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+READ = {"numbers": numbers, "labels": labels}
+"""What reads the targets of an `.npz` file, by task."""
 
 
 def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:

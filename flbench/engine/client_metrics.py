@@ -4,7 +4,10 @@ A metric is a `torchmetrics.Metric`, made by a factory: an entry point of group 
 one of the classes of torchmetrics that may be asked for (`client_metrics/torchmetrics_classes.py`),
 or what a method's hook `metrics` brings. It is updated with logits (b, C) and labels (b,), for text
 with one row per token, from a client's first sample to its last one, and then reset for another
-client: no samples are kept, unless the metric keeps them.
+client: no samples are kept, unless the metric keeps them. Of other tasks it gets numbers and
+targets, or probabilities and labels, (b, C) each.
+
+The headline of such a task (`flbench.tasks`) is a metric, too, the first of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import version
@@ -22,23 +25,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flbench.client_metrics.tasks import task_judged
 from flbench.client_metrics.torchmetrics_classes import (
-    HOME,
+    HOMES,
     LIBRARY,
     allowed,
     checked_params,
     is_class,
     refuse_too_large,
+    task_of_class,
+    usual_params,
 )
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.parameters import checked
-from flbench.errors import PluginError, UnknownName, in_one_line
+from flbench.errors import BadParameter, PluginError, UnknownName, in_one_line
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.suite import Component
+from flbench.tasks import TASKS, TaskName
 
 TRIED = 8
 """Samples on which a metric is tried before a run begins."""
+BESIDE: Mapping[TaskName, tuple[str, ...]] = {
+    "classes": (), "numbers": ("r2",), "labels": ("micro-f1",),
+}  # fmt: skip
+"""Metrics that are reported of a task beside its headline, unasked."""
 
 
 @dataclass(frozen=True)
@@ -60,39 +71,46 @@ class ClientMetric:
     plugin: str = ""
 
 
-def find_metric(asked: Component) -> ClientMetric:
+def find_metric(asked: Component, task: TaskName | None = "classes") -> ClientMetric:
     """The metric of a name, installed or a class of torchmetrics; it is not made yet.
+
+    Args:
+        asked: its name and parameters.
+        task: what it judges; None = it is not known yet.
 
     Raises:
         UnknownName: there is none, it is a class that may not be asked for, or it has no such
             parameter.
-        BadParameter: a value does not fit its parameter.
+        BadParameter: a value does not fit its parameter, or it judges another task.
     """
     name, params = asked.name, asked.params
     known = entries("metrics")
     if name in known:
         entry = find("metrics", name)
         factory = load_entry(entry)
+        if task is not None and (other := task_judged(factory)) != task:
+            raise BadParameter(f"metric '{name}' judges {other}, and the data set has {task}")
         values = checked(f"metric '{name}'", factory, params, skip=1)
         package = f"{entry.distribution} {entry.version}"
         make: Callable[[int], Any] = lambda classes: factory(classes, **values)  # noqa: E731
     elif is_class(name):
-        values, package = checked_params(name, params), f"{LIBRARY} {version(LIBRARY)}"
-        make = _maker(name, values)
+        of_task = task or task_of_class(name)
+        values, package = checked_params(name, params, of_task), f"{LIBRARY} {version(LIBRARY)}"
+        make = _maker(name, values, of_task)
     else:
         listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
         raise UnknownName("metric", name, known, listed)
     return ClientMetric(asked.label, name, params, package, make)
 
 
-def _maker(name: str, params: Mapping[str, Any]) -> Callable[[int], Any]:
+def _maker(name: str, params: Mapping[str, Any], task: TaskName) -> Callable[[int], Any]:
     """What makes an instance of a class of torchmetrics; the name and its parameters are checked.
 
     Raises:
         UnknownName: the installed torchmetrics does not have it, or not one of its parameters.
     """
-    last, _ = allowed(name)
-    home = import_module(HOME)
+    last, _ = allowed(name, task)
+    home = import_module(HOMES[task])
     kind = getattr(home, last, None)
     if kind is None:
         raise UnknownName(f"class of {LIBRARY} {version(LIBRARY)}", name, vars(home), "it has")
@@ -102,11 +120,19 @@ def _maker(name: str, params: Mapping[str, Any]) -> Callable[[int], Any]:
             raise UnknownName(f"parameter of metric '{name}'", key, known, listed="declared")
 
     def make(classes: int) -> Any:  # noqa: ANN401 - a Metric
-        refuse_too_large(name, params, classes)
-        usual = {"task": "multiclass", "num_classes": classes}
+        refuse_too_large(name, params, classes, task)
+        usual = usual_params(task, classes)
         return kind(**{key: usual[key] for key in usual if key in known}, **params)
 
     return make
+
+
+def metrics_of_task(task: TaskName) -> list[ClientMetric]:
+    """What is computed of every client, unasked: the headline, and what is reported beside it."""
+    if task == "classes":  # accuracy is counted without a metric
+        return []
+    names = (TASKS[task].headline, *BESIDE[task])
+    return [find_metric(Component(name=name), task) for name in names]
 
 
 @dataclass
@@ -114,10 +140,12 @@ class ClientMetrics:
     """The metrics of a run, by label, with their instances.
 
     Attributes:
+        classes: outputs of the network, C.
         warn: called when code of a metric changes a process-wide setting.
         directions: label -> whether higher is better; None = neither.
         on_common: labels of those that are computed on the test samples of all clients, for each
             client alike (`on_common_samples` of the metric's class).
+        task: what is predicted; of another than `classes`, the first metric is the headline.
     """
 
     metrics: Mapping[str, ClientMetric]
@@ -126,6 +154,7 @@ class ClientMetrics:
     warn: Callable[[str], None] = lambda message: None
     directions: dict[str, bool | None] = field(default_factory=dict)
     on_common: set[str] = field(default_factory=set)
+    task: TaskName = "classes"
     _idle: list[list[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -160,12 +189,17 @@ class ClientMetrics:
         """Those of all clients' test samples, if there are some."""
         return self._part([label for label in self.metrics if label in self.on_common])
 
+    @cached_property
+    def headline(self) -> ClientMetrics | None:
+        """The headline alone; None = it is accuracy, which no metric counts."""
+        return None if self.task == "classes" else self._part(self.labels[:1])
+
     def _part(self, labels: Sequence[str]) -> ClientMetrics | None:
         """Some of the metrics; None = none of them."""
-        if len(labels) == len(self.metrics):
-            return self
+        if not labels or len(labels) == len(self.metrics):
+            return self if labels else None
         some = {label: self.metrics[label] for label in labels}
-        return ClientMetrics(some, self.classes, self.device, self.warn) if some else None
+        return replace(self, metrics=some, directions={}, on_common=set(), _idle=[])
 
     def taken(self) -> list[Any]:
         """Instances for one client, in the order of the labels, without samples."""
@@ -183,11 +217,19 @@ class ClientMetrics:
 
         Metrics of torchmetrics take a batch that lies in [0, 1] for probabilities. Logits are made
         log-probabilities, which are logits that never do, so values do not depend on batches.
+        Labels of which several may hold are given with probabilities, which always do.
         """
-        rows = logits.log_softmax(dim=-1).reshape(-1, logits.shape[-1])
+        rows, y = self._as_metrics_take(logits, y)
         for label, metric in zip(self.metrics, instances, strict=True):
             with self.acting(label):
-                metric.update(rows, y.reshape(-1))
+                metric.update(rows, y)
+
+    def _as_metrics_take(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.task == "classes":
+            return logits.log_softmax(dim=-1).reshape(-1, logits.shape[-1]), y.reshape(-1)
+        if self.task == "labels":
+            return logits.double().sigmoid(), y.long()
+        return (logits[:, 0], y[:, 0]) if self.classes == 1 else (logits, y)
 
     def values(self, instances: Sequence[Any]) -> list[float]:
         """The client's value of each metric; NaN = undefined."""
@@ -243,10 +285,14 @@ class ClientMetrics:
         """Feed it a few samples, before a run takes hours: twice, as for two clients."""
         y = torch.arange(min(TRIED, self.classes), device=self.device)
         logits = torch.nn.functional.one_hot(y, self.classes).float()
+        if self.task != "classes":
+            y = torch.arange(TRIED, device=self.device)[:, None] % 2 == torch.zeros_like(logits[:1])
+            logits = y.flip(0).float()
+            y = y.float() if self.task == "numbers" else y.to(torch.int8)
         found = []
         for _ in range(2):
             with self.acting(label):
-                metric.update(logits.log_softmax(dim=-1), y)
+                metric.update(*self._as_metrics_take(logits, y))
             found.append(self._value(label, metric))
             with self.acting(label):
                 metric.reset()

@@ -189,8 +189,8 @@ def confidences(
 
 
 def chunk(samples: Tensor) -> int:
-    """Samples per forward pass, from labels, shape (b,), tokens, shape (b, T), or images."""
-    tokens = samples[:1].numel() if len(samples) and not samples.is_floating_point() else 1
+    """Samples per forward pass, from targets, tokens, shape (b, T), or images."""
+    tokens = samples[:1].numel() if len(samples) and samples.dtype == torch.int64 else 1
     return max(1, CHUNK // tokens)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from flbench.federation.federation import (
 from flbench.federation.fixed_parts import FixedParts, dealt, fixed_parts
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
+from flbench.tasks import TaskName
 
 
 def divide(
@@ -81,10 +83,12 @@ def partitioned(
     """
     labels = dataset.labels.numpy()
     domains = None if dataset.domains is None else dataset.domains.numpy()
+    task, name = dataset.task, suite.partition.name
 
     def divided(rows: Indices) -> Partition:
         own = None if domains is None else domains[rows]
-        return hooks.partition(labels[rows], own, suite.clients, rng(seed, "partition"))
+        known = labels[rows] if task == "classes" else NoClasses(len(rows), task, name)
+        return hooks.partition(cast("Indices", known), own, suite.clients, rng(seed, "partition"))
 
     try:
         return divided(rest)
@@ -102,6 +106,43 @@ def partitioned(
         ) from None
 
 
+class NoClasses:
+    """In place of the labels where samples have no classes: it has a length, and nothing else.
+
+    So a partition that looks at labels says so, whoever wrote it.
+
+    Args:
+        samples: their number.
+        task: of the data set.
+        partition: name of the one that gets it.
+    """
+
+    def __init__(self, samples: int, task: TaskName, partition: str) -> None:
+        self.shape, self.size, self.ndim = (samples,), samples, 1
+        self._text = (
+            f"partition '{partition}' divides by classes, and the task of the data set is '{task}':"
+            " use iid, natural or by-domain, as --set suite.partition=iid"
+        )
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.size
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise UserError(self._text)
+
+    __array__ = __getitem__ = __iter__ = __contains__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __sub__ = __mul__ = __mod__ = _refuse
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what an array has beside its shape."""
+        if name.startswith("__") or "_text" not in vars(self):
+            raise AttributeError(name)
+        self._refuse()
+
+
 def test_sets(
     suite: Suite,
     dataset: Dataset,
@@ -115,6 +156,11 @@ def test_sets(
     if suite.test_set == "proportional":
         return shared_test_sets.proportional(kinds, pool, clients, suite.test_samples, seed)
     if suite.test_set == "labels":
+        if dataset.task != "classes" and dataset.domains is None:
+            raise UserError(
+                "test_set 'labels' gives clients the samples of their classes, and the task of"
+                f" {dataset.name} is '{dataset.task}': --set suite.test_set=own"
+            )
         if is_fixed:
             return shared_test_sets.whole(kinds, _domains(dataset), pool, clients)
         return shared_test_sets.by_labels(kinds, pool, clients)

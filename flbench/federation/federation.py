@@ -18,10 +18,13 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
+from flbench.core.targets import task_of
 from flbench.errors import UserError
 from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
+from flbench.federation.target_scale import TargetScale, prepared
 from flbench.partitions.sharding import split_off
+from flbench.tasks import TaskName
 
 POOLED = 2**25
 """Bytes of pooled batches that are remembered."""
@@ -40,7 +43,7 @@ class Samples:
 
     Attributes:
         x: samples, shape (m, ...).
-        y: labels, shape (m,), int64.
+        y: targets, as `core.targets` says; labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
         places: place of each test sample in the data set, shape (m,), int64, on the CPU; None of
@@ -115,9 +118,10 @@ class Federation:
         visible: splits "train" and "validation", and "server" (one list) if the server has samples.
         held_out: split "test".
         groups: true group per client, shape (N,), int64, or None.
-        classes: number of labels.
+        classes: number of labels, or other outputs.
         fingerprint: hashes of the data and of all index lists, hexadecimal.
         newcomers: clients that do not take part in training, or None.
+        scale: of numbers that are predicted; None = other targets.
     """
 
     visible: Samples
@@ -126,6 +130,12 @@ class Federation:
     classes: int
     fingerprint: Mapping[str, str]
     newcomers: Newcomers | None = None
+    scale: TargetScale | None = None
+
+    @property
+    def task(self) -> TaskName:
+        """What is predicted."""
+        return task_of(self.visible.y)
 
     @property
     def clients(self) -> int:
@@ -295,13 +305,15 @@ def federate(
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
+    data = _data_hash(dataset)
+    dataset, scale = prepared(dataset, np.concatenate(splits["train"][:n]))
     pool = partial(_pool, dataset, gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
         held_out=pool({"test": splits["test"][:n]}, knows_places=True),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
-        fingerprint={"data": _data_hash(dataset), "partition": _index_hash(splits)},
+        fingerprint={"data": data, "partition": _index_hash(splits)},
         newcomers=None
         if newcomers == 0
         else Newcomers(
@@ -309,6 +321,7 @@ def federate(
             held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         ),
+        scale=scale,
     )
 
 
@@ -343,8 +356,10 @@ def _pool(
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:
-    """Training samples per client and label, shape (clients, C), int32."""
+    """Training samples per client and label, shape (clients, C), int32; 0 without classes."""
     lists = samples.splits["train"]
+    if task_of(samples.y) != "classes":
+        return torch.zeros(len(lists), classes, dtype=torch.int32)
     labels = (
         samples.y[lists.rows].flatten(1) if samples.y.dim() > 1 else samples.y[lists.rows, None]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,9 +13,16 @@ from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, MissingData, PluginError, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import find, load_entry
+from flbench.tasks import TaskName
 
 MOST_ALL_DIFFERENT = 100
 """Most samples, as of a sample of CIFAR-100, that may each have a class of their own."""
+TYPES: Mapping[TaskName, tuple[torch.dtype, ...]] = {
+    "classes": (torch.int64,),
+    "numbers": (torch.float32,),
+    "labels": (torch.int64, torch.bool),
+}
+"""Types of the targets of a data set, by its task."""
 
 
 def load_dataset(name: str, root: Path) -> Dataset:
@@ -68,9 +76,11 @@ def check(owner: str, dataset: Dataset) -> None:
     Raises:
         PluginError: they have not; the message names the owner.
     """
+    if dataset.task not in TYPES:
+        raise PluginError(f"{owner}: task is {dataset.task!r}, expected {', '.join(TYPES)}")
     fields = {
         "x": (dataset.x, (torch.float32, torch.int64)),
-        "y": (dataset.y, (torch.int64,)),
+        "y": (dataset.y, TYPES[dataset.task]),
         "domains": (dataset.domains, (torch.int64,)),
         "test": (dataset.test, (torch.bool,)),
     }
@@ -86,17 +96,77 @@ def check(owner: str, dataset: Dataset) -> None:
             raise PluginError(f"{owner}: {name} is {got}, expected {expected}")
     if not samples:
         raise PluginError(f"{owner} has no samples")
-    low, high = int(dataset.y.min()), int(dataset.y.max())
-    if low < 0 or high >= dataset.classes:
-        raise PluginError(
-            f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
-        )
+    if dataset.task == "classes":
+        low, high = int(dataset.y.min()), int(dataset.y.max())
+        if low < 0 or high >= dataset.classes:
+            raise PluginError(
+                f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
+            )
     if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
         raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
-    check_targets(owner, dataset)
+    check_targets[dataset.task](owner, dataset)
 
 
-def check_targets(owner: str, dataset: Dataset) -> None:
+def check_columns(owner: str, dataset: Dataset) -> Tensor:
+    """The targets as a table, shape (m, k), with one column for each output.
+
+    Raises:
+        PluginError: they have another shape, or another number of names.
+    """
+    y = dataset.y[:, None] if dataset.y.ndim == 1 and dataset.task == "numbers" else dataset.y
+    if y.ndim != 2 or y.shape[1] != dataset.classes:
+        shape = f"(m, {dataset.classes})"
+        raise PluginError(
+            f"{owner}: y is of shape {tuple(dataset.y.shape)}, expected {shape} for {dataset.task}"
+        )
+    if dataset.label_names and len(dataset.label_names) != dataset.classes:
+        names = len(dataset.label_names)
+        raise PluginError(f"{owner}: {names} label_names, expected {dataset.classes}, as columns")
+    return y
+
+
+def named(dataset: Dataset, column: int) -> str:
+    """What a column of targets is called."""
+    return dataset.label_names[column] if dataset.label_names else str(column)
+
+
+def check_numbers(owner: str, dataset: Dataset) -> None:
+    """The targets of a data set are numbers, one or several for each sample.
+
+    Raises:
+        UserError: they are not finite, or all samples have the same.
+    """
+    y = check_columns(owner, dataset)
+    if not bool(y.isfinite().all()):
+        row = int((~y.isfinite()).any(dim=1).nonzero()[0, 0])
+        raise UserError(f"{owner}: a target of sample {row} is not finite: expected numbers")
+    for column, (low, high) in enumerate(zip(y.amin(dim=0), y.amax(dim=0), strict=True)):
+        if low == high:
+            raise UserError(
+                f"{owner}: target '{named(dataset, column)}' is {float(low):g} for all samples:"
+                " expected two values or more"
+            )
+
+
+def check_labels(owner: str, dataset: Dataset) -> None:
+    """The targets of a data set say of each label whether a sample has it.
+
+    Raises:
+        UserError: they hold something else than 0 and 1, or nobody or everybody has a label.
+    """
+    y = check_columns(owner, dataset)
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high > 1:
+        raise UserError(f"{owner}: y holds {low}..{high}, expected 0 or 1 for each label")
+    for column, count in enumerate(y.sum(dim=0).tolist()):
+        if count in (0, len(y)):
+            who = "no sample has" if count == 0 else "all samples have"
+            raise UserError(
+                f"{owner}: {who} label '{named(dataset, column)}': expected some of them"
+            )
+
+
+def check_classes(owner: str, dataset: Dataset) -> None:
     """The targets of a data set are classes, or the tokens that follow each token of a text.
 
     Raises:
@@ -126,3 +196,11 @@ def check_targets(owner: str, dataset: Dataset) -> None:
             f"{owner}: each of its {len(y):,} samples has a label of its own, as an id or a number"
             " that is measured has: expected classes"
         )
+
+
+check_targets: Mapping[TaskName, Callable[[str, Dataset], None]] = {
+    "classes": check_classes,
+    "numbers": check_numbers,
+    "labels": check_labels,
+}
+"""What checks the targets of a data set, by its task."""

@@ -60,7 +60,9 @@ class Period:
             for lists in splits.values():
                 rows = lists[client]
                 x.append(rotated(samples.x[rows], degrees))
-                y.append(torch.tensor(labels, device=samples.y.device)[samples.y[rows]])
+                own = samples.y[rows]
+                table = torch.tensor(labels, device=own.device)
+                y.append(table[own] if labels else own)
                 places.append(rows)
                 lists[client] = torch.arange(count, count + len(rows))
                 count += len(rows)
@@ -124,7 +126,7 @@ def periods_of(
         seed: of the run.
         groups: true group per client at first, shape (N,), or None.
         names: number of each client in the addresses of random generators, by id.
-        classes: number of labels.
+        classes: number of labels; 0 = samples have no classes.
 
     Raises:
         UserError: a change names what is not there, cannot be made, or leaves nobody.
@@ -256,6 +258,8 @@ class _Plan:
         """Swap labels of the data that some clients have now, or rotate them."""
         for source in self.origin[chosen].tolist():
             labels, degrees = self.transforms[source]
+            if change.labels and not labels:
+                raise UserError("periods: labels are swapped of classes, and samples have none")
             if change.labels and max(map(max, change.labels)) >= len(labels):
                 got = max(map(max, change.labels))
                 raise UserError(f"periods: labels 0 to {len(labels) - 1} expected, got {got}")

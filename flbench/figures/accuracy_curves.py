@@ -1,4 +1,4 @@
-"""Accuracy and loss against the round, one line per row."""
+"""The headline (accuracy, RMSE, mAP) and the loss against the round, one line per row."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from flbench.figures.style import (
     INK,
     MARKERS,
     SMALLEST,
+    headline_axis,
     new_figure,
-    percent_axis,
+    shown,
+    task_of,
     to_svg,
     wrapped,
 )
 from flbench.metrics import Floats
 from flbench.results.schema import Result
+from flbench.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +60,7 @@ def mean_over_seeds(results: Sequence[Result], name: str) -> MeanCurve | None:
 
 
 def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
-    """Draw test accuracy, and below it the loss, against the round.
+    """Draw the headline on test samples, and below it the loss, against the round.
 
     A line is the mean over seeds, its band reaches from the lowest to the highest seed. Of many
     rows the best eight at the end have names, colours and bands; the others are grey. Rounds
@@ -65,11 +68,12 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
     """
     from matplotlib.ticker import MaxNLocator
 
-    found = [(name, mean_over_seeds(results, "accuracy"), results) for name, results in rows]
+    task = task_of(rows)
+    found = [(name, mean_over_seeds(results, task.headline), results) for name, results in rows]
     kept = [(name, curve, results) for name, curve, results in found if curve is not None]
     if not kept:
         return None
-    kept.sort(key=lambda row: -row[1].mean[-1])
+    kept.sort(key=lambda row: -task.score(row[1].mean[-1]))
     losses = [mean_over_seeds(results, "loss") for _, _, results in kept]
     both = any(curve is not None for curve in losses)
     names = [name for name, _, _ in kept[:NAMED_ROWS]]
@@ -84,24 +88,26 @@ def curves(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | 
         for place, (_, curve, _) in enumerate(kept):
             _draw_line(panels[0], curve, place)
         panels[0].set_xlim(*_round_limits([curve for _, curve, _ in kept]))
-        panels[0].set_ylabel("test accuracy (%)")
-        percent_axis(panels[0])
+        headline_axis(panels[0], task, "test {}")
+        if not task.is_share:
+            _logarithmic_if_wide(panels[0], [curve for _, curve, _ in kept])
         if both:
             _draw_losses(panels[1], losses)
+            panels[1].set_ylabel("test loss (nats)" if task.is_share else "test loss")
         panels[-1].set_xlabel("round")
         panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
         figure.align_ylabels(panels)
         named = [(line, curve) for line, (_, curve, _) in zip(lines, kept, strict=False)]
-        _draw_legend(figure, named, across, grey=len(kept) > NAMED_ROWS)
-        return to_svg(figure, title, description(kept))
+        _draw_legend(figure, task, named, across, grey=len(kept) > NAMED_ROWS)
+        return to_svg(figure, title, description(task, kept))
 
 
-def description(kept: Sequence[tuple[str, MeanCurve, Sequence[Result]]]) -> str:
-    """The last values in words."""
-    ends = ", ".join(f"{name} {100 * curve.mean[-1]:.1f} %" for name, curve, _ in kept)
+def description(task: Task, kept: Sequence[tuple[str, MeanCurve, Sequence[Result]]]) -> str:
+    """The last values in words, the best first."""
+    ends = ", ".join(f"{name} {shown(task, curve.mean[-1])}" for name, curve, _ in kept)
     seeds = max(len(results) for _, _, results in kept)
     return (
-        f"Test accuracy against the round, mean over at most {seeds} seeds; bands reach"
+        f"Test {task.heading} against the round, mean over at most {seeds} seeds; bands reach"
         f" from the lowest to the highest seed. At the end: {ends}."
     )
 
@@ -132,18 +138,18 @@ def _draw_line(axes: Axes, curve: MeanCurve, place: int) -> None:
 
 
 def _draw_legend(
-    figure: Figure, named: Sequence[tuple[str, MeanCurve]], across: int, *, grey: bool
+    figure: Figure, task: Task, named: Sequence[tuple[str, MeanCurve]], across: int, *, grey: bool
 ) -> None:
     """Write each line's name and where it ends below the panels, the best first."""
     from matplotlib.lines import Line2D
 
     others = "; grey: the other rows" if grey else ""
-    heading = f"accuracy at the end; mean over seeds, band: lowest to highest seed{others}"
+    heading = f"{task.heading} at the end; mean over seeds, band: lowest to highest seed{others}"
 
     styles = [_line_style(place) for place in range(len(named))]
     figure.legend(
         [Line2D([], [], **{**style, "markersize": 3.4}) for style in styles],
-        [f"{name}  {100 * curve.mean[-1]:.1f}" for name, curve in named],
+        [f"{name}  {shown(task, curve.mean[-1], unit='')}" for name, curve in named],
         loc="outside lower left", ncols=across, frameon=False, handlelength=2.6,
         borderaxespad=0.2, labelspacing=0.3, columnspacing=1.2, labelcolor="linecolor",
         title=wrapped(heading, 74, 400),
@@ -159,14 +165,18 @@ def _round_limits(found: Sequence[MeanCurve]) -> tuple[float, float]:
 
 
 def _draw_losses(axes: Axes, losses: Sequence[MeanCurve | None]) -> None:
-    """Draw the losses of the rows, on a logarithmic axis if they differ by a factor of ten."""
+    """Draw the losses of the rows."""
     known = [(place, curve) for place, curve in enumerate(losses) if curve is not None]
     for place, curve in known:
         _draw_line(axes, curve, place)
-    low = min(float(curve.low.min()) for _, curve in known)
-    high = max(float(curve.high.max()) for _, curve in known)
+    _logarithmic_if_wide(axes, [curve for _, curve in known])
+
+
+def _logarithmic_if_wide(axes: Axes, known: Sequence[MeanCurve]) -> None:
+    """Make the axis of values logarithmic if they differ by a factor of ten."""
+    low = min(float(curve.low.min()) for curve in known)
+    high = max(float(curve.high.max()) for curve in known)
     if 0 < 10 * low < high:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
-    axes.set_ylabel("test loss (nats)")

@@ -1,4 +1,4 @@
-"""What clustering gives, in one look: scores in blocks, and accuracy against traffic."""
+"""What clustering gives, in one look: scores in blocks, and the headline against traffic."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clustering_gain(
 
     Args:
         grouped: rows; the first that has a score of each client for each other is drawn.
-        rows: rows of the lower panel, final accuracy against megabytes per client.
+        rows: rows of the lower panel, final headline against megabytes per client.
         title: one line.
     """
     firsts = [(name, one, scores_of_all(one)) for name, (one, *_) in grouped]
@@ -57,7 +57,7 @@ def clustering_gain(
     name, result, values = square[0]
     groups = found_groups(result)
     order = np.lexsort((np.arange(len(groups)), groups))
-    best = pareto_front([(one.cost, one.accuracy) for one in points])
+    best = pareto_front([one.point for one in points])
     with new_figure(4.2) as figure:
         above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[1.75, 2.45])[:, 0]
         above.suptitle(wrapped(f"scores between clients: {name}, seed {result.seed}", 58))

@@ -1,4 +1,4 @@
-"""Final accuracy against traffic, with the Pareto front."""
+"""The final headline (accuracy, RMSE, mAP) against traffic, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from flbench.figures.style import (
     INK,
     SMALLEST,
     caption,
+    headline_axis,
     new_figure,
-    percent_axis,
+    shown,
+    task_of,
     to_svg,
     wrapped,
 )
+from flbench.metrics import HEADLINE
 from flbench.results.schema import Result
+from flbench.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,43 +40,52 @@ LINE = 7.4
 
 @dataclass(frozen=True)
 class RowPoint:
-    """A row's mean accuracy and traffic, and the lowest and highest seed of either."""
+    """A row's mean headline and traffic, and the lowest and highest seed of either."""
 
     name: str
-    accuracy: float
+    task: Task
+    headline: float
     cost: float
-    accuracies: tuple[float, float]
+    headlines: tuple[float, float]
     costs: tuple[float, float]
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """Cost, and the headline so that higher is better."""
+        return self.cost, self.task.score(self.headline)
 
 
 def row_point(name: str, results: Sequence[Result]) -> RowPoint | None:
     """A row's point, from the seeds that have both numbers; None if no seed has."""
-    pairs = [(r.summary.get("accuracy_mean"), r.summary.get("mb_per_client")) for r in results]
+    task = task_of([(name, results)])
+    mean = task.named(HEADLINE)
+    pairs = [(r.summary.get(mean), r.summary.get("mb_per_client")) for r in results]
     known = [(a, c) for a, c in pairs if a is not None and c is not None]
     if not known:
         return None
     table = np.array(known, dtype=float)
-    accuracy, cost = table.mean(axis=0).tolist()
-    accuracies, costs = zip(table.min(axis=0).tolist(), table.max(axis=0).tolist(), strict=True)
-    return RowPoint(name, accuracy, cost, accuracies, costs)
+    headline, cost = table.mean(axis=0).tolist()
+    headlines, costs = zip(table.min(axis=0).tolist(), table.max(axis=0).tolist(), strict=True)
+    return RowPoint(name, task, headline, cost, headlines, costs)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points (cost, accuracy) that no other dominates, the cheapest first.
+    """Indices of the points (cost, score) that no other dominates, the cheapest first.
 
-    A point dominates another if it is at least as good in both and better in one.
+    Of scores, higher is better. A point dominates another if it is at least as good in both and
+    better in one.
 
     Example:
         >>> pareto_front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.9), (0.0, 0.5)])
         [3, 1, 0]
     """
 
-    def dominated(cost: float, accuracy: float) -> bool:
+    def dominated(cost: float, score: float) -> bool:
         return any(
             other_cost <= cost
-            and other_accuracy >= accuracy
-            and (other_cost, other_accuracy) != (cost, accuracy)
-            for other_cost, other_accuracy in points
+            and other_score >= score
+            and (other_cost, other_score) != (cost, score)
+            for other_cost, other_score in points
         )
 
     kept = [index for index, one in enumerate(points) if not dominated(*one)]
@@ -80,16 +93,16 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def pareto(rows: Sequence[tuple[str, Sequence[Result]]], title: str) -> bytes | None:
-    """Draw final accuracy against megabytes per client, with the Pareto front.
+    """Draw the final headline against megabytes per client, with the Pareto front.
 
-    At most twelve rows have names and bars: those of the front, and the most accurate others. Bars
-    reach from the lowest to the highest seed. Rows without traffic are drawn left of the
-    logarithmic axis.
+    At most twelve rows have names and bars: those of the front, and the best others. Bars reach
+    from the lowest to the highest seed. Rows without traffic are drawn left of the logarithmic
+    axis.
     """
     found = [place for name, results in rows if (place := row_point(name, results)) is not None]
     if not found:
         return None
-    best = pareto_front([(one.cost, one.accuracy) for one in found])
+    best = pareto_front([one.point for one in found])
     with new_figure(2.9) as figure:
         axes = figure.add_subplot()
         small = "; small: other rows" if len(found) > NAMED_ROWS else ""
@@ -107,32 +120,31 @@ def draw_points(axes: Axes, found: Sequence[RowPoint], best: Sequence[int]) -> N
         if index in named:
             _draw_point(axes, one, at[index], index in best)
         else:
-            axes.plot(at[index], one.accuracy, "s", color=INK, markersize=1.6, zorder=1)
-    costs, accuracies = [at[index] for index in best], [found[index].accuracy for index in best]
+            axes.plot(at[index], one.headline, "s", color=INK, markersize=1.6, zorder=1)
+    costs, headlines = [at[index] for index in best], [found[index].headline for index in best]
     axes.step(
-        costs, accuracies, where="post", color=FRONT_COLOUR, linewidth=0.9,
+        costs, headlines, where="post", color=FRONT_COLOUR, linewidth=0.9,
         linestyle=(0, (4, 2)), zorder=1,
     )  # fmt: skip
-    axes.set_ylabel("final test accuracy (%)")
-    percent_axis(axes)
+    headline_axis(axes, found[0].task, "final test {}")
     _draw_names(
         axes,
-        [(found[index].name, at[index], found[index].accuracy) for index in named],
+        [(found[index].name, at[index], found[index].headline) for index in named],
         [place for place, index in enumerate(named) if index in best],
         [
-            ((one.costs[0] or x, one.accuracy, one.costs[1] or x, one.accuracy),
-             (x, one.accuracies[0], x, one.accuracies[1]))
+            ((one.costs[0] or x, one.headline, one.costs[1] or x, one.headline),
+             (x, one.headlines[0], x, one.headlines[1]))
             for one, x in ((found[index], at[index]) for index in named)
         ],
-        [(at[index], one.accuracy) for index, one in enumerate(found) if index not in named],
+        [(at[index], one.headline) for index, one in enumerate(found) if index not in named],
     )  # fmt: skip
 
 
 def named_rows(found: Sequence[RowPoint], best: Sequence[int]) -> list[int]:
-    """Indices of the rows that have a name: of the front, then the most accurate, 12 at most."""
+    """Indices of the rows that have a name: of the front, then the best others, 12 at most."""
     others = [index for index in range(len(found)) if index not in best]
-    others.sort(key=lambda index: -found[index].accuracy)
-    front = sorted(best, key=lambda index: -found[index].accuracy)[:NAMED_ROWS]
+    others.sort(key=lambda index: -found[index].point[1])
+    front = sorted(best, key=lambda index: -found[index].point[1])[:NAMED_ROWS]
     kept = [index for index in best if index in front]
     return [*kept, *sorted(others[: NAMED_ROWS - len(kept)])]
 
@@ -141,13 +153,13 @@ def description(found: Sequence[RowPoint], best: Sequence[int]) -> str:
     """The points in words, the front first."""
 
     def text_of(one: RowPoint) -> str:
-        return f"{one.name} {100 * one.accuracy:.1f} % at {one.cost:.3g} MB"
+        return f"{one.name} {shown(one.task, one.headline)} at {one.cost:.3g} MB"
 
     rest = [text_of(one) for index, one in enumerate(found) if index not in best]
     others = f" Not on it: {', '.join(rest)}." if rest else ""
     return (
-        "Final test accuracy against megabytes sent and received per client, means over seeds. "
-        f"Pareto front: {', '.join(text_of(found[index]) for index in best)}.{others}"
+        f"Final test {found[0].task.heading} against megabytes sent and received per client, means"
+        f" over seeds. Pareto front: {', '.join(text_of(found[index]) for index in best)}.{others}"
     )
 
 
@@ -248,9 +260,10 @@ def same_place(points: Sequence[tuple[float, float]]) -> list[list[int]]:
 
 
 def _step_boxes(one: tuple[float, float], two: tuple[float, float]) -> tuple[Box, Box]:
-    """The boxes that the front's line covers between two points: to the right, then up."""
-    (left, low), (right, high) = one, two
-    return (left, low - 1, right, low + 1), (right - 1, low, right + 1, high)
+    """The boxes that the front's line covers between two points: to the right, then up or down."""
+    (left, start), (right, end) = one, two
+    low, high = sorted((start, end))
+    return (left, start - 1, right, start + 1), (right - 1, low, right + 1, high)
 
 
 def _bar_boxes(axes: Axes, bars: tuple[Box, Box], scale: float) -> Iterator[Box]:
@@ -273,8 +286,8 @@ def _draw_point(axes: Axes, one: RowPoint, at: float, best: bool) -> None:
     colour = FRONT_COLOUR if best else INK
     axes.errorbar(
         at,
-        one.accuracy,
-        yerr=_error_bar(one.accuracy, one.accuracies),
+        one.headline,
+        yerr=_error_bar(one.headline, one.headlines),
         xerr=_error_bar(one.cost, one.costs),
         fmt="o" if best else "s",
         markersize=3.8 if best else 2.8,

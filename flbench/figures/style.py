@@ -10,13 +10,16 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from flbench.results.schema import Result
+from flbench.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,7 +185,35 @@ def sharp(image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return image
 
 
-def percent_axis(axes: Axes, which: str = "y") -> None:
-    """Format an axis of shares in per cent."""
+def task_of(rows: Sequence[tuple[str, Sequence[Result]]]) -> Task:
+    """The task of the results that are drawn, which all have the same; classes if there is none."""
+    found = (one.headline for _, results in rows for one in results)
+    return next(found, TASKS["classes"])
+
+
+def headline_axis(axes: Axes, task: Task, text: str, which: str = "y") -> None:
+    """Label an axis of a task's headline: in per cent, or in deviations of the training targets.
+
+    Args:
+        axes: the axes.
+        task: what its results predict.
+        text: of the label, where "{}" stands for the headline and its unit.
+        which: "x" or "y".
+    """
     axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
+    unit = "(%)" if task.is_share else "(deviations; lower is better)"
+    head, _, rest = text.partition("{}")
+    label = f"{head}{task.heading}{rest} {unit}"
+    axis.set_label_text(label)
+    if task.is_share:
+        axis.set_major_formatter(lambda value, _: f"{100 * value:.10g}")
+
+
+def shown(task: Task, value: float, unit: str = " %") -> str:
+    """A headline as figures show it; `unit` is that of shares.
+
+    Example:
+        >>> shown(TASKS["classes"], 0.5), shown(TASKS["numbers"], 0.5)
+        ('50.0 %', '0.500')
+    """
+    return f"{100 * value:.1f}{unit}" if task.is_share else f"{value:.3f}"

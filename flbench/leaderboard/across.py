@@ -16,6 +16,7 @@ import numpy as np
 from flbench.leaderboard.statistics import DIGITS, Block, blocks
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import TIME, Floats
+from flbench.tasks import TASKS, Task
 
 REPLICATES = 2000
 SEED = 20260101
@@ -38,6 +39,12 @@ MEANINGS = (
     "Seconds, MB/client, simulated seconds and Wh: of a run, mean over the tables. - = not known in"
     " some table.",
 )
+OF_TASKS = (
+    "Tables of several tasks: ranks, wins and improvability are over all of them, as each is made"
+    " within a table by its own headline (accuracy, RMSE, mAP). The error is what is missing to 1,"
+    " of numbers the RMSE, for which lower is better. Headlines of two tasks are in no mean."
+)
+"""What is said beside `MEANINGS` where not all tables are of classes."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class PageTable:
     notes: tuple[str, ...] = ()
 
 
-AccuracyBySeed = Mapping[int, float]
-"""Accuracy by seed."""
+ScoreBySeed = Mapping[int, float]
+"""The headline by seed so that higher is better (`Task.score`): accuracy, or less the RMSE."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +77,12 @@ class Track:
     Attributes:
         name: "at defaults", "tuned, budget 8" or "at equal work".
         rows: title of a table -> method -> its row.
-        scores: the same -> the accuracies that count.
+        scores: the same -> the scores that count.
     """
 
     name: str
     rows: Mapping[str, Mapping[str, TableRow]]
-    scores: Mapping[str, Mapping[str, AccuracyBySeed]]
+    scores: Mapping[str, Mapping[str, ScoreBySeed]]
 
     @property
     def blocks(self) -> list[Block]:
@@ -119,11 +126,15 @@ def _tuned(found: Sequence[Table], budget: int) -> dict[str, dict[str, TableRow]
 
 
 def _by_row(
-    rows: Mapping[str, Mapping[str, TableRow]], score: Callable[[TableRow], AccuracyBySeed]
-) -> dict[str, dict[str, AccuracyBySeed]]:
-    """The accuracies of every row that has some."""
+    rows: Mapping[str, Mapping[str, TableRow]], headlines: Callable[[TableRow], dict[int, float]]
+) -> dict[str, dict[str, ScoreBySeed]]:
+    """The scores of every row that has some."""
+
+    def scores(row: TableRow) -> ScoreBySeed:
+        return {seed: row.task.score(value) for seed, value in headlines(row).items()}
+
     return {
-        title: {name: one for name, row in own.items() if (one := score(row))}
+        title: {name: one for name, row in own.items() if (one := scores(row))}
         for title, own in rows.items()
     }
 
@@ -144,14 +155,26 @@ def parts_of(found: Sequence[Table]) -> list[PageTable]:
     made = tracks(found)
     if len(found) < 2 or not made:
         return []
-    parts = [_overview(made)]
+    parts = [_overview(made, [task.name for task in tasks_of(found)])]
     for track in made:
         for block in track.blocks[: None if track.name == DEFAULTS else 1]:
             parts += standings(found, track, block)
     return [*parts, *against_anchor(found)]
 
 
-def _overview(made: Sequence[Track]) -> PageTable:
+def tasks_of(found: Sequence[Table]) -> list[Task]:
+    """The tasks of some tables, classes first; a table without rows has none."""
+    named = {table.task.name for table in found if table.rows} or {"classes"}
+    return [task for name, task in TASKS.items() if name in named]
+
+
+def headline_of(found: Sequence[Table]) -> str:
+    """What some tables are ranked by: one headline, or `headline` if they are of several tasks."""
+    headings = {task.heading for task in tasks_of(found)}
+    return headings.pop() if len(headings) == 1 else "headline"
+
+
+def _overview(made: Sequence[Track], tasks: Sequence[str]) -> PageTable:
     """The tracks, and what of each can be compared across suites."""
 
     def line(track: Track) -> tuple[str, ...]:
@@ -167,7 +190,7 @@ def _overview(made: Sequence[Track]) -> PageTable:
         "A row is compared with rows of its own track only.",
         ("track", "methods", "tables", "compared across suites"),
         tuple(map(line, made)),
-        MEANINGS,
+        MEANINGS if tasks == ["classes"] else (*MEANINGS, OF_TASKS),
     )
 
 
@@ -219,7 +242,7 @@ def wins(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> dict[tuple[
     Means over common seeds are compared; a tie is half a win.
 
     Args:
-        scores: table -> method -> seed -> accuracy.
+        scores: table -> method -> seed -> score, higher is better.
 
     Returns:
         (method, other) -> wins and tables, shape (2,); without pairs that no table has.
@@ -241,14 +264,15 @@ class _Shared:
     """The tables of a block whose methods have a seed in common, and its methods.
 
     `anchor` is the baseline of one model for all, if all tables have the same; otherwise "".
-    `suites` are those of all tables of the block.
+    `suites` are those of all tables of the block, `headline` is what its tables are ranked by.
     """
 
     methods: list[str]
     suites: set[str]
     anchor: str
+    headline: str
     rows: list[Mapping[str, TableRow]]
-    scores: Mapping[str, Mapping[str, AccuracyBySeed]]
+    scores: Mapping[str, Mapping[str, ScoreBySeed]]
     errors: dict[str, list[Floats]]
 
 
@@ -264,13 +288,15 @@ def _shared(found: Sequence[Table], track: Track, block: Block) -> _Shared:
         if seeds:
             rows.append(track.rows[table.title])
             own_scores[table.title] = dict(zip(methods, scores, strict=True))
-            values = np.array([[1 - one[seed] for one in scores] for seed in seeds])
+            best = table.task.score(table.task.best)
+            values = np.array([[best - one[seed] for one in scores] for seed in seeds])
             errors.setdefault(table.suite, []).append(np.round(values, DIGITS))
     anchors = {_anchor(own) for own in rows}
     anchor = anchors.pop() if len(anchors) == 1 else ""
     suites = {table.suite for table in found if table.title in block.tables}
     anchor = anchor if anchor in methods else ""
-    return _Shared(methods, suites, anchor, rows, own_scores, errors)
+    headline = headline_of([table for table in found if table.title in block.tables])
+    return _Shared(methods, suites, anchor, headline, rows, own_scores, errors)
 
 
 def _anchor(rows: Mapping[str, TableRow]) -> str:
@@ -414,8 +440,8 @@ def win_rates(shared: _Shared) -> list[PageTable]:
         PageTable(
             f"Who beats whom: {len(order)} methods",
             "In how many per cent of the same tables the method of the row beats that of the"
-            " column, which has the number of its row, by mean accuracy over common seeds; a tie is"
-            " half a win. Mean: over all others.",
+            f" column, which has the number of its row, by mean {shared.headline} over common"
+            " seeds; a tie is half a win. Mean: over all others.",
             ("method", "mean", *(str(at) for at, _ in enumerate(order, 1))),
             tuple(
                 (f"{at} {name}", f"{100 * shares[name]:.0f}",
@@ -427,43 +453,55 @@ def win_rates(shared: _Shared) -> list[PageTable]:
 
 
 def against_anchor(found: Sequence[Table]) -> list[PageTable]:
-    """Every method against one model for all, also those that are in no block."""
-    scores = {table.title: contenders(table) for table in found}
-    anchors = sorted({_anchor(rows) for rows in scores.values()} - {""})
+    """Every method against one model for all, also those that are in no block: a part per task."""
+    rows = {table.title: contenders(table) for table in found}
+    anchors = sorted({_anchor(own) for own in rows.values()} - {""})
     if len(anchors) != 1:
         return []
-    anchor = anchors[0]
+    of_tasks = [
+        (task, [rows[table.title] for table in found if table.task == task])
+        for task in tasks_of(found)
+    ]
+    parts = [_against(anchors[0], task, own) for task, own in of_tasks]
+    return [part for part in parts if part.lines]
+
+
+def _against(anchor: str, task: Task, tables: Sequence[Mapping[str, TableRow]]) -> PageTable:
+    """The gains of every method over the anchor, on tables of one task: method -> row, for each."""
+    size, digits = (100, 1) if task.is_share else (1, 3)
     lines: list[tuple[str, ...]] = []
-    for name in sorted({name for rows in scores.values() for name in rows} - {anchor}):
+    for name in sorted({name for rows in tables for name in rows} - {anchor}):
         gaps = []
-        for rows in scores.values():
+        for rows in tables:
             if name in rows and anchor in rows:
                 own, base = rows[name].by_seed(), rows[anchor].by_seed()
-                gaps += [[own[seed] - base[seed] for seed in sorted({*own} & {*base})]]
+                gaps += [[task.gain(own[seed], base[seed]) for seed in sorted({*own} & {*base})]]
         means = [round(mean(gap), DIGITS) for gap in gaps if gap]
-        held = sum(name in rows for rows in scores.values())
+        held = sum(name in rows for rows in tables)
         if not means:
             lines.append((name, str(held), "0", "", "", "", ""))
             continue
         won = sum((gap > 0) + (gap == 0) / 2 for gap in means)
         texts = [
-            f"{round(100 * value, 1) + 0.0:+.1f}" for value in (mean(means), min(means), max(means))
+            f"{round(size * value, digits) + 0.0:+.{digits}f}"
+            for value in (mean(means), min(means), max(means))
         ]
         lines.append((name, str(held), str(len(means)), f"{won:g}", *texts))
-    if not lines:
-        return []
-    return [
-        PageTable(
-            f"Every method against {anchor}",
-            f"At defaults, by name. Tables: that hold the method, and of these, that hold {anchor}"
-            " on a common seed. Wins: in how many of those it is better; a tie is half a win. Then"
-            f" accuracy less that of {anchor}, in points of per cent: mean over these tables,"
-            " lowest and highest. Two methods were run on different tables, so their means cannot"
-            " be compared; - = no such table.",
-            ("method", "tables", f"with {anchor}", "wins", "mean", "lowest", "highest"),
-            tuple(lines),
-        )
-    ]
+    unit = ", in points of per cent" if task.is_share else ""
+    gain = f"{task.heading} less that of {anchor}{unit}"
+    if not task.higher_is_better:
+        gain = f"{task.heading} of {anchor} less that of the method{unit}, above 0 is better"
+    of_task = "" if task.name == "classes" else f", {task.heading}"
+    return PageTable(
+        f"Every method against {anchor}{of_task}",
+        f"At defaults, by name. Tables: that hold the method, and of these, that hold {anchor}"
+        " on a common seed. Wins: in how many of those it is better; a tie is half a win. Then"
+        f" {gain}: mean over these tables,"
+        " lowest and highest. Two methods were run on different tables, so their means cannot"
+        " be compared; - = no such table.",
+        ("method", "tables", f"with {anchor}", "wins", "mean", "lowest", "highest"),
+        tuple(lines),
+    )
 
 
 COSTS: tuple[tuple[str, Callable[[TableRow], float | None], int], ...] = (

@@ -12,14 +12,6 @@ from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow
 
-HEADINGS = (
-    ("row", True),
-    ("before", False),
-    ("now", False),
-    ("change", False),
-    ("rank", False),
-    ("cannot be told apart from", True),
-)
 MOST = 10
 """Names that are listed; of more, their number is said."""
 
@@ -56,6 +48,16 @@ def _section(old: Table | None, new: Table | None) -> list[str]:
     ]
     if not touched:
         return []
+    task = next(iter((now or was).values())).task
+    better = "" if task.higher_is_better else f" of {task.heading}, below 0 is better"
+    headings = (
+        ("row", True),
+        ("before", False),
+        ("now", False),
+        (f"change{better}", False),
+        ("rank", False),
+        ("cannot be told apart from", True),
+    )
     rows = [_line(was.get(config), now.get(config), new) for config in touched]
     moved = [
         f"{escaped(row.name)} ({_rank(was[config])} to {_rank(row)})"
@@ -63,7 +65,7 @@ def _section(old: Table | None, new: Table | None) -> list[str]:
         if config not in touched and was[config].rank != row.rank
     ]
 
-    return [*grid(HEADINGS, rows), "", f"Other ranks that change: {_listed(moved)}."]
+    return [*grid(headings, rows), "", f"Other ranks that change: {_listed(moved)}."]
 
 
 def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> list[str]:
@@ -82,16 +84,16 @@ def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> li
         ]
     return [
         escaped(row.name),
-        _accuracy(was),
-        _accuracy(now),
+        _headline(was),
+        _headline(now),
         f"{now.mean - was.mean:+.4f}" if was and now else "",
         _rank(now),
         _listed(alike),
     ]
 
 
-def _accuracy(row: TableRow | None) -> str:
-    """Mean accuracy, its interval, and the number of seeds."""
+def _headline(row: TableRow | None) -> str:
+    """Mean headline, its interval, and the number of seeds."""
     if row is None:
         return ""
     seeds = f"{len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''}"

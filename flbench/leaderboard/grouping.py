@@ -24,6 +24,7 @@ from flbench.metrics import (
 )
 from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
+from flbench.tasks import Task
 
 
 def cores_of(results: Iterable[Result]) -> list[str]:
@@ -34,6 +35,13 @@ def cores_of(results: Iterable[Result]) -> list[str]:
 def _seconds(results: Sequence[Result]) -> float:
     """Wall time of a run, mean over files that have it."""
     return mean(one.seconds["total"] for one in results)
+
+
+def _mean_headline(result: Result) -> float:
+    """Mean headline over clients, of the model that serves them."""
+    found = result.summary[result.headline.named(HEADLINE)]
+    assert found is not None, "every result file has one"
+    return float(found)
 
 
 @dataclass(frozen=True)
@@ -111,18 +119,28 @@ class ResultGroup:
         return tuple(result.seed for result in self.results)
 
     @property
-    def accuracies(self) -> list[float]:
-        """Mean accuracy of each seed."""
-        return [float(result.summary[HEADLINE] or 0) for result in self.results]
+    def task(self) -> Task:
+        """What its results predict, and the headline that they are ranked by."""
+        return self.results[0].headline
+
+    @property
+    def headlines(self) -> list[float]:
+        """Mean headline (accuracy, for classes) of each seed."""
+        return [_mean_headline(one) for one in self.results]
 
     def by_seed(self) -> dict[int, float]:
-        """Mean accuracy by seed."""
-        return dict(zip(self.seeds, self.accuracies, strict=True))
+        """Mean headline by seed."""
+        return dict(zip(self.seeds, self.headlines, strict=True))
 
     @property
     def mean(self) -> float:
-        """Mean of the accuracies."""
-        return mean(self.accuracies)
+        """Mean of the headlines."""
+        return mean(self.headlines)
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """What sorts rows of a table: the best mean first, then by name."""
+        return -self.task.score(self.mean), self.name
 
     @property
     def timed(self) -> list[Result]:
@@ -189,7 +207,7 @@ def shown_metrics(place: TablePlace, rows: Sequence[ResultGroup]) -> list[Metric
     """The metrics that have a column for these rows; an optional one only where a row has it."""
     return [
         one
-        for one in columns_of(place, asked_of(rows))
+        for one in columns_of(place, asked_of(rows), rows[0].task.name if rows else "classes")
         if not one.optional or any(row.column(one.name) for row in rows)
     ]
 
@@ -233,13 +251,13 @@ def grouped(results: Iterable[Result]) -> dict[Key, list[ResultGroup]]:
 
 
 def named(rows: Sequence[ResultGroup]) -> list[ResultGroup]:
-    """The same rows under distinct names, the best mean accuracy first."""
+    """The same rows under distinct names, the best mean first."""
     found = [ResultGroup(_label(row, rows), row.results) for row in rows]
-    return sorted(found, key=lambda row: (-row.mean, row.name))
+    return sorted(found, key=lambda row: row.order)
 
 
 def rows_of(results: Iterable[Result]) -> dict[str, list[ResultGroup]]:
-    """Rows by table, the best mean accuracy first; results that cannot be compared never mix."""
+    """Rows by table, the best mean first; results that cannot be compared never mix."""
     return {title_of(key): named(rows) for key, rows in grouped(results).items()}
 
 
@@ -302,6 +320,12 @@ def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...]
     yield ("row", marks.config, *of_seed), path, "are the same row and seed"
     what = "differ in their number of clients, so they cannot share a table"
     yield ("clients", marks.suite), len(result.clients.test), what
+    what = "differ in their task, so they cannot share a table"
+    yield ("task", marks.suite), result.task, what
+    if result.task is not None:
+        missing = np.isnan(result.clients.headline_values()).tolist()
+        what = "differ in the clients whose headline is null, so they cannot share a table"
+        yield ("values", *of_seed), missing, what
 
 
 def mean_std(values: Sequence[float], digits: int = 4, *, spread: bool = True) -> str:
@@ -341,18 +365,18 @@ def cells_of(
 
 
 def distances(row: ResultGroup, rows: Sequence[ResultGroup]) -> tuple[float | None, float | None]:
-    """How far a row is below the oracle, and above the best baseline (of two kinds or more).
+    """How much worse a row is than the oracle, and better than the best baseline (of two or more).
 
     Over the seeds that both have; None where they are not in the table, or for themselves.
     """
 
-    def difference(other: ResultGroup) -> float | None:
-        theirs = other.by_seed()
-        found = [own - theirs[seed] for seed, own in row.by_seed().items() if seed in theirs]
+    def gain_over(other: ResultGroup) -> float | None:
+        theirs, gain = other.by_seed(), row.task.gain
+        found = [gain(own, theirs[seed]) for seed, own in row.by_seed().items() if seed in theirs]
         return mean(found) if found and other is not row else None
 
-    oracle = next((difference(one) for one in rows if one.is_oracle), None)
-    gains = [difference(one) for one in rows if one.baseline]
+    oracle = next((gain_over(one) for one in rows if one.is_oracle), None)
+    gains = [gain_over(one) for one in rows if one.baseline]
     known = [gain for gain in gains if gain is not None]
     kinds = {one.method for one in rows if one.baseline}
     worth = bool(known) and len(kinds) > 1 and not row.baseline

@@ -19,8 +19,8 @@ from typing import Any
 from flbench.leaderboard.across import PageTable, parts_of
 from flbench.leaderboard.grouping import cells_of
 from flbench.leaderboard.markdown import ShownRows, rows_shown, settings_text
-from flbench.leaderboard.pages import HOW_TO_READ
-from flbench.leaderboard.row_details import AUDITS, RUNS, details
+from flbench.leaderboard.pages import how_to_read
+from flbench.leaderboard.row_details import AUDITS, details, runs_of
 from flbench.leaderboard.table import Table, TableRow
 from flbench.results.audits import Audit
 from flbench.results.files import slug
@@ -85,16 +85,16 @@ def html(
         one.file: START + f"{_json(one.name)},{_json(one.data)});\n".encode()
         for one in (*sections, *parts)
     }
-    files[PAGE] = _page(sections, parts).encode()
+    files[PAGE] = _page(sections, parts, how_to_read(found)).encode()
     return dict(sorted(files.items()))
 
 
-def _page(sections: Sequence[Section], parts: Sequence[Section]) -> str:
+def _page(sections: Sequence[Section], parts: Sequence[Section], how: str) -> str:
     style, script = _asset("page.css"), _asset("page.js")
     return Template(_asset("page.html")).substitute(
         style=style,
         style_hash=csp_source(style),
-        how=_marked(HOW_TO_READ),
+        how=_marked(how),
         filters="\n".join(_filters(sections)),
         tables="\n".join(map(_closed, sections)),
         across="\n".join(map(_closed, parts)),
@@ -163,18 +163,26 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     """A suite on a data set: a table of rows at defaults, one of tuned and of outdated rows."""
     grids = [_grid(part, results, audits) for part in rows_shown(table, "html")]
     best = next((row for row in table.compared if row.rank is not None), None)
+    task = table.task
+    unit = "" if task.name == "classes" else f", {task.heading}"
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
     count += f", {table.settings['rounds']} rounds{', newcomers' if table.joins_late else ''}"
     return Section(
         "--".join([slug(table.suite), slug(table.dataset), table.fingerprint]),
         table.title,
-        f"{count}; best ranked: {best.name} {best.mean:.4f}" if best else count,
+        f"{count}; best ranked: {best.name}{unit} {best.mean:.4f}" if best else count,
         (
             f"{settings_text(table)} {table.settings.get('paper') or ''}".strip(),
             f"To add a row: {table.command}" if table.command else "",
             *(f"Not defined here: {name}: {reason}" for name, reason in table.undefined),
         ),
-        {"results": results, "runs": RUNS, "audits": AUDITS, "grids": grids},
+        {
+            "results": results,
+            "headline": task.heading,
+            "runs": runs_of(task),
+            "audits": AUDITS,
+            "grids": grids,
+        },
         table.suite,
         table.dataset,
     )

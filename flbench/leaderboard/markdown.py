@@ -25,6 +25,7 @@ from flbench.leaderboard.statistics import interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, JUDGED, Family, TablePlace
 from flbench.suite import training_clients
+from flbench.tasks import TASKS, Task
 
 SPECIAL = re.compile(r"[\\`*\[\]<>&~$|!@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.")
 """What markdown would not show as it is, wherever in a line it stands."""
@@ -123,16 +124,17 @@ def _reads(row: TableRow) -> str:
 
 
 def _printed(row: TableRow) -> str:
-    std = row.printed.get("accuracy_std")
-    return number(row.printed.get("accuracy_mean")) + ("" if std is None else f" ± {std:.4f}")
+    std = row.printed.get(f"{row.task.headline}_std")
+    mean = row.printed.get(row.task.named(HEADLINE))
+    return number(mean) + ("" if std is None else f" ± {std:.4f}")
 
 
 def _to_paper(row: TableRow) -> str:
     """Our mean less the paper's, if there is one under the paper's rule."""
-    ours = row.mean_of(JUDGED[row.printed_judged])
+    ours = row.mean_of(row.task.named(JUDGED[row.printed_judged]))
     if ours is None or not row.printed:
         return signed(None)
-    return signed(ours - row.printed["accuracy_mean"])
+    return signed(ours - row.printed[row.task.named(HEADLINE)])
 
 
 def seeds(row: TableRow) -> str:
@@ -147,14 +149,20 @@ def packages(row: TableRow) -> str:
     return ", ".join([*found, *(f"core {one}" for one in cores_of(row.results))])
 
 
-STALE: Sequence[Column] = (
-    METHOD,
-    ("accuracy", False, lambda row: mean_std(row.accuracies)),
-    ("seeds", True, seeds),
-    ("package", True, packages),
-    ("outdated", True, lambda row: str(row.outdated)),
-)
-"""The columns of rows that are outdated."""
+def headline_column(task: Task) -> Column:
+    """The column that rows of a task are ranked by."""
+    return (task.heading, False, lambda row: mean_std(row.headlines))
+
+
+def stale_columns(task: Task) -> list[Column]:
+    """The columns of rows that are outdated."""
+    return [
+        METHOD,
+        headline_column(task),
+        ("seeds", True, seeds),
+        ("package", True, packages),
+        ("outdated", True, lambda row: str(row.outdated)),
+    ]
 
 
 def columns(
@@ -164,9 +172,9 @@ def columns(
 ) -> list[Column]:
     """The columns of a table of rows; some are there only where some row has something in them.
 
-    `defaults` is method -> mean accuracy at its defaults; None = a table of those.
+    `defaults` is method -> mean headline at its defaults; None = a table of those.
     """
-    known = defaults or {}
+    known, task = defaults or {}, rows[0].task if rows else TASKS["classes"]
     printed = any(row.printed for row in rows)
     rule = next((row.printed_judged for row in rows if row.printed), "served")
     paper = "paper" if rule == "served" else f"paper, {rule}"
@@ -175,7 +183,7 @@ def columns(
         return [
             (True, metric_column(one))
             for one in shown_metrics(place, rows)
-            if one.family == family and one.name != HEADLINE  # which has its own place
+            if one.family == family and one.name != task.named(HEADLINE)  # which has its own place
         ]
 
     asked = [
@@ -189,7 +197,7 @@ def columns(
         (True, ("rank", False, _rank)),
         (True, ("ties", True, lambda row: row.ties)),
         (True, METHOD),
-        (True, ("accuracy", False, lambda row: mean_std(row.accuracies))),
+        (True, headline_column(task)),
         (defaults is not None, ("at defaults", False, lambda row: number(known.get(row.method)))),
         (True, ("95 % interval", False, _interval)),
         *of("accuracy"),
@@ -247,7 +255,7 @@ def rows_shown(table: Table, place: TablePlace = "pages") -> Iterator[ShownRows]
         )
         yield ShownRows(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
     if table.outdated:
-        yield ShownRows("outdated", "", table.outdated, STALE)
+        yield ShownRows("outdated", "", table.outdated, stale_columns(table.task))
 
 
 def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> list[str]:
@@ -279,7 +287,16 @@ def settings_text(table: Table) -> str:
         f" {networks}; suite version {suite['version']}."
         + (f" Every method is joined by {plugins}." if plugins else "")
         + (f" Not judged: {list_clients(suite['not_judged'])}." if suite.get("not_judged") else "")
+        + task_text(table.task)
     )
+
+
+def task_text(task: Task) -> str:
+    """What a table of another task than classes is ranked by; empty for classes."""
+    if task.name == "classes":
+        return ""
+    better = "higher" if task.higher_is_better else "lower"
+    return f" Task {task.name}: {task.doc}. Ranked by {task.heading}; {better} is better."
 
 
 def list_clients(ids: Sequence[int]) -> str:

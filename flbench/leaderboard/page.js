@@ -127,7 +127,7 @@ function* inside(table, grid, row, id) {
   if (about.folder) entry("files", about.folder);
   entry("this row", make("a", { href: `#${encodeURI(id)}` }, `#${id}`));
   yield list;
-  if (about.curve) yield drawCurve(grid.rows, row);
+  if (about.curve) yield drawCurve(table.headline, grid.rows, row);
   const file = table.runs.indexOf("file");
   yield plainTable(`runs of ${name}`, table.runs, about.runs ?? [], (text, at, place) => (place === file ? make("a", { href: about.files[at] }, text) : text));
   if (about.audits) yield plainTable(`audits of ${name}: runs that were computed again from their files`, table.audits, about.audits);
@@ -142,21 +142,21 @@ function element(name, attributes, text) {
   return made;
 }
 
-function drawCurve(rows, row) {
+function drawCurve(headline, rows, row) {
   const own = row.about.curve;
   const every = rows.flatMap((one) => one.about.curve ?? []);
   const last = Math.max(...every.map(([round]) => round), 2);
   const [low, high] = [Math.min(...every.map(([, y]) => y)), Math.max(...every.map(([, y]) => y))];
   const x = (round) => 34 + (360 * (round - 1)) / (last - 1);
   const y = (value) => 150 - (136 * (value - low)) / (high - low || 1);
-  const drawn = element("svg", { viewBox: "0 0 400 172", role: "img", "aria-label": `accuracy of ${own.at(-1)[1]} in round ${own.at(-1)[0]}` });
+  const drawn = element("svg", { viewBox: "0 0 400 172", role: "img", "aria-label": `${headline} of ${own.at(-1)[1]} in round ${own.at(-1)[0]}` });
   const line = (points) => points.map(([round, value], at) => `${at ? "L" : "M"}${x(round).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   for (const one of rows) if (one !== row && one.about.curve) drawn.append(element("path", { d: line(one.about.curve) }));
   drawn.append(element("path", { d: line(own), class: "own" }));
   drawn.append(element("line", { x1: 34, x2: 394, y1: 152, y2: 152 }), element("line", { x1: 34, x2: 34, y1: 12, y2: 152 }));
   drawn.append(element("text", { x: 30, y: 18, "text-anchor": "end" }, high.toFixed(2)), element("text", { x: 30, y: 152, "text-anchor": "end" }, low.toFixed(2)));
   drawn.append(element("text", { x: 34, y: 168 }, "round 1"), element("text", { x: 394, y: 168, "text-anchor": "end" }, `round ${last}`));
-  return make("figure", {}, drawn, make("figcaption", { class: "dim" }, "accuracy by round, mean over seeds; grey: the other rows"));
+  return make("figure", {}, drawn, make("figcaption", { class: "dim" }, `${headline} by round, mean over seeds; grey: the other rows`));
 }
 
 // --- sorting: numbers by size, words by alphabet, what is missing last ----------------------------

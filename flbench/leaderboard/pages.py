@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flbench.leaderboard.across import PageTable
+from flbench.leaderboard.across import PageTable, headline_of, tasks_of
 from flbench.leaderboard.markdown import anchor, escaped, grid, link, section
 from flbench.leaderboard.table import Table, is_alone
 from flbench.leaderboard.table_figures import Drawing
@@ -32,6 +32,19 @@ HOW_TO_READ = (
     " nobody has yet. `docs/leaderboard.md` explains every column, and"
     " `docs/submitting.md` how to submit a row."
 )
+
+
+OF_TASKS = (
+    " Where a table is not of classes, the line above it names its task and what takes the place of"
+    " accuracy: RMSE, of which lower is better, or mAP. Ranks, intervals, distances and gains are"
+    " made by that, so that a positive *gain* is an improvement in every table; the worst decile is"
+    " the 90th percentile where lower is better."
+)
+
+
+def how_to_read(found: Sequence[Table]) -> str:
+    """`HOW_TO_READ`, and what differs in tables of other tasks than classes, if there are any."""
+    return HOW_TO_READ + ("" if all(one.task.name == "classes" for one in found) else OF_TASKS)
 
 
 def page_of(suite: str) -> str:
@@ -74,7 +87,8 @@ def index(found: Sequence[Table], findings: str) -> str:
 
     `findings` is what a person wrote about the tables.
     """
-    lines = ["# Leaderboard", "", f"{MARK} from result files; do not edit.", "", HOW_TO_READ]
+    lines = ["# Leaderboard", "", f"{MARK} from result files; do not edit.", ""]
+    lines += [how_to_read(found)]
     if found:
         lines += ["", "[Overview](overview.md): ranks across suites, what was run where."]
     if findings.strip():
@@ -139,24 +153,31 @@ def _leaders(found: Sequence[Table]) -> list[str]:
                 str(len(table.rows)),
                 ", ".join(map(str, table.seeds)),
                 f"{escaped(leaders[0].name)}{also}" if leaders else nobody,
-                f"{leaders[0].mean:.4f}" if leaders else "-",
+                f"{_unit(table, found)}{leaders[0].mean:.4f}" if leaders else "-",
             )
         )
     headings = [("suite", True), ("data set", True), ("rows", False), ("seeds", True)]
-    return grid([*headings, ("best ranked", True), ("accuracy", False)], lines)
+    return grid([*headings, ("best ranked", True), (headline_of(found), False)], lines)
+
+
+def _unit(table: Table, found: Sequence[Table]) -> str:
+    """The heading of a table's headline before a number, where tables are of several tasks."""
+    return "" if len(tasks_of(found)) == 1 else f"{table.task.heading} "
 
 
 def _coverage(found: Sequence[Table]) -> list[str]:
-    """A line per method: its accuracy on every table, and where it was not run."""
+    """A line per method: its headline on every table, and where it was not run."""
     methods = {row.method for table in found for row in table.rows}
     methods |= {method for table in found for method, _ in table.undefined}
     headings = [("method", True)]
     for table in found:
         mark = "" if is_alone(table, found) else f" {table.fingerprint}"
-        headings.append((escaped(f"{table.suite}, {table.dataset}{mark}"), False))
+        several = table.rows and len(tasks_of(found)) > 1
+        unit = f", {table.task.heading}" if several else ""
+        headings.append((escaped(f"{table.suite}, {table.dataset}{mark}{unit}"), False))
     lines = [[escaped(name), *(_state(table, name) for table in found)] for name in sorted(methods)]
     caption = (
-        r"Mean accuracy at defaults; \*: of the row nearest to them, as there is none;"
+        rf"Mean {headline_of(found)} at defaults; \*: of the row nearest to them, as there is none;"
         " *undefined*: the method has no meaning there; `-`: nobody ran it."
     )
     return [caption, "", *grid(headings, lines)]

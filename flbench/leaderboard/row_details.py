@@ -17,17 +17,23 @@ from flbench.leaderboard.grouping import cores_of
 from flbench.leaderboard.links import installed_entry
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
+from flbench.metrics import HEADLINE
 from flbench.plugin.method_info import method_info
 from flbench.results.audits import Audit, content_digest, latest, run_key
 from flbench.results.schema import Plugin, Result
+from flbench.tasks import Task
 
 NOT_NAMED = "one that older files do not name"
 POINTS = 60
 """Points of a curve at most."""
-RUNS = ("seed", "accuracy", "worst decile", "seconds", "status", "file", "code", "machine")
-"""Headings of the runs of a row."""
 AUDITS = ("seed", "date", "outcome", "rounds", "flbench", "core", "torch", "code")
 """Headings of its audits."""
+
+
+def runs_of(task: Task) -> tuple[str, ...]:
+    """Headings of the runs of a row."""
+    rest = ("worst decile", "seconds", "status", "file", "code", "machine")
+    return ("seed", task.heading, *rest)
 
 
 def details(row: TableRow, results: str, audits: Mapping[str, Sequence[Audit]]) -> dict[str, Any]:
@@ -41,9 +47,9 @@ def details(row: TableRow, results: str, audits: Mapping[str, Sequence[Audit]]) 
     Returns:
         `notes`: sentences. `folder`: of its files, below that of results. `params`: pairs of a
         name and a value. `plugins`: a dictionary for each, with `name`, `package`, `source`,
-        `paper`, `departs`. `links`: pairs of a text and a target. `runs`: cells as `RUNS` names
+        `paper`, `departs`. `links`: pairs of a text and a target. `runs`: cells as `runs_of` names
         them. `files`: the target of the file of each run. `audits`: cells as `AUDITS` names them.
-        `curve`: pairs of a round and an accuracy.
+        `curve`: pairs of a round and a headline.
     """
     found = {
         "notes": [*_notes(row), *_cores(row, audits)],
@@ -153,8 +159,7 @@ def departs_of(name: str, distribution: str) -> str:
 
 
 def _run(row: TableRow, result: Result, file: str) -> list[str]:
-    accuracy = result.summary.get("accuracy_mean")
-    worst = result.summary.get("accuracy_worst_decile")
+    worst = result.summary.get(row.task.named("accuracy_worst_decile"))
     known = result.environment
     count = known.get("threads", "")
     threads = f"{count} thread{'' if count == '1' else 's'}" if count else ""
@@ -168,7 +173,7 @@ def _run(row: TableRow, result: Result, file: str) -> list[str]:
     versions = [f"{name} {known[name]}" for name in named if name in known]
     return [
         str(result.seed),
-        number(accuracy),
+        number(result.summary.get(row.task.named(HEADLINE))),
         number(worst),
         number(result.seconds.get("total"), 1),
         row.status_of(result),
@@ -204,8 +209,8 @@ def _audit(result: Result, audit: Audit) -> list[str]:
 
 
 def curve(row: TableRow) -> list[tuple[int, float]]:
-    """Accuracy by round, mean over the seeds that were measured then, thinned out evenly."""
-    found = [one.curves.get("accuracy", []) for one in row.results]
+    """The headline by round, mean over the seeds that were measured then, thinned out evenly."""
+    found = [one.curves.get(row.task.headline, []) for one in row.results]
     rounds = range(max(map(len, found), default=0))
     known = ((at + 1, [c[at] for c in found if at < len(c)]) for at in rounds)
     values = ((at, [v for v in column if v is not None]) for at, column in known)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from flbench.errors import UnknownName, UserError
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.statistics import POWER, compare, difference, seeds_needed
-from flbench.leaderboard.table import Table, TableRow, client_accuracies
+from flbench.leaderboard.table import Table, TableRow, client_headlines
+from flbench.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,9 @@ class Separation:
 
     Attributes:
         table: title of the table.
+        task: of the table.
         rows: names of the two rows.
-        difference: mean accuracy of the first less that of the second, over common seeds.
+        difference: mean headline of the first less that of the second, over common seeds.
         interval: 95 % interval of the difference, of this pair alone; NaN for one client.
         seeds: common seeds.
         pairs: pairs of the rows that are ranked together; 0 = the two are not ranked together.
@@ -30,6 +32,7 @@ class Separation:
     """
 
     table: str
+    task: Task
     rows: tuple[str, str]
     difference: float
     interval: tuple[float, float]
@@ -43,8 +46,9 @@ class Separation:
         """The same in words."""
         low, high = (number(end) for end in self.interval)
         first, second = self.rows
+        lower = "" if self.task.higher_is_better else f" ({self.task.heading}, lower is better)"
         found = [
-            f"{self.table}: {first} less {second} is {self.difference:+.4f},"
+            f"{self.table}: {first} less {second} is {self.difference:+.4f}{lower},"
             f" 95 % interval {low} to {high}, {self.seeds} common seeds"
         ]
         if not self.difference:
@@ -101,17 +105,18 @@ def _separation(table: Table, first: TableRow, second: TableRow) -> Separation:
     peers = [
         row for row in table.rows if row.ties and row.budget == first.budget and not row.outdated
     ]
-    pair = [client_accuracies(row) for row in (first, second)]
+    pair = [client_headlines(row) for row in (first, second)]
     paired = difference(*pair)
     separated, pairs = False, 0
     if first in peers and second in peers:
         one, other = peers.index(first), peers.index(second)
-        compared = compare([client_accuracies(row) for row in peers])
+        compared = compare([client_headlines(row) for row in peers], table.task.gain)
         better = compared.better(range(len(peers)))
         separated, pairs = bool(better[one, other] or better[other, one]), compared.pairs
     low, high = paired.interval.tolist()
     return Separation(
         table.title,
+        table.task,
         (first.name, second.name),
         float(paired.mean),
         (low, high),

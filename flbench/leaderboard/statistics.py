@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -23,7 +23,7 @@ ALPHA = 0.05
 POWER = 0.8
 MOST_SEEDS = 10_000
 LEAST, GAP, TIMES = 4, 0.05, 4
-"""Of `uneven`: seeds, accuracy, ranges."""
+"""Of `uneven`: seeds, headline (accuracy, or deviations of the targets), ranges."""
 DIGITS = 10
 """Decimals that count: what lies behind them is the noise of sums in another order."""
 
@@ -122,9 +122,9 @@ def uneven(means: Sequence[float]) -> bool:
 
 
 def difference(row: Mapping[int, Floats], other: Mapping[int, Floats]) -> Estimate:
-    """Estimate the mean difference of two rows over their common seeds, at least one.
+    """Estimate the mean of `row` less `other` over their common seeds, at least one.
 
-    Both are seed -> accuracy of every client, shape (N,).
+    Both are seed -> headline of every client, shape (N,).
     """
     return estimate([row[seed] - other[seed] for seed in sorted({*row} & {*other})])
 
@@ -185,14 +185,14 @@ class RowStatistics:
 
     Attributes:
         intervals: 95 % interval of each row's mean, shape (R, 2); NaN for a single client.
-        differences: mean of row i less row j over their common seeds, shape (R, R); NaN where they
-            have none.
-        p: p of each difference, not corrected, shape (R, R); NaN where the rows have not two seeds
+        gains: by how much row i is better than row j, mean over their common seeds, shape (R, R);
+            NaN where they have none.
+        p: p of each gain, not corrected, shape (R, R); NaN where the rows have not two seeds
             in common, so that nothing can be said.
     """
 
     intervals: Floats
-    differences: Floats
+    gains: Floats
     p: Floats
 
     @property
@@ -210,18 +210,21 @@ class RowStatistics:
         upper = np.triu_indices(len(rows), 1)
         rejected = np.zeros((len(rows), len(rows)), dtype=bool)
         rejected[upper] = holm(self.p[among][upper])
-        return (rejected | rejected.T) & (self.differences[among] > 0)
+        return (rejected | rejected.T) & (self.gains[among] > 0)
 
 
-def compare(rows: Sequence[Mapping[int, Floats]]) -> RowStatistics:
+def compare(
+    rows: Sequence[Mapping[int, Floats]], gain: Callable[[Floats, Floats], Floats] = np.subtract
+) -> RowStatistics:
     """Compare all rows of a table with each other.
 
     Args:
-        rows: per row and seed the accuracy of every client, shape (N,).
+        rows: per row and seed the headline of every client, shape (N,).
+        gain: by how much the first of two headlines is better (`Task.gain`); here, higher is.
     """
     count = len(rows)
     intervals = np.full((count, 2), np.nan)
-    differences, p = np.full((count, count), np.nan), np.full((count, count), np.nan)
+    gains, p = np.full((count, count), np.nan), np.full((count, count), np.nan)
     for at, row in enumerate(rows):
         intervals[at] = estimate([row[seed] for seed in sorted(row)]).interval
         shared: dict[tuple[int, ...], list[int]] = {}
@@ -229,12 +232,11 @@ def compare(rows: Sequence[Mapping[int, Floats]]) -> RowStatistics:
             shared.setdefault(tuple(sorted({*row} & {*rows[other]})), []).append(other)
         for seeds, others in shared.items():
             if seeds:
-                found = estimate(
-                    [row[seed] - np.stack([rows[one][seed] for one in others]) for seed in seeds]
-                )
-                differences[at, others], differences[others, at] = found.mean, -found.mean
+                theirs = {seed: np.stack([rows[one][seed] for one in others]) for seed in seeds}
+                found = estimate([gain(row[seed], theirs[seed]) for seed in seeds])
+                gains[at, others], gains[others, at] = found.mean, -found.mean
                 p[at, others] = p[others, at] = found.p
-    return RowStatistics(intervals, differences, p)
+    return RowStatistics(intervals, gains, p)
 
 
 def holm(p: Floats) -> Bools:

@@ -24,10 +24,11 @@ from flbench.leaderboard.grouping import (
 )
 from flbench.leaderboard.statistics import compare, letters, ranks, uneven
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.metrics import EPOCHS, Floats, Rule
+from flbench.metrics import EPOCHS, HEADLINE, Floats, Rule
 from flbench.results.files import read_results, read_skips
 from flbench.results.schema import Plugin, Result, Skip
 from flbench.suite import Suite, cohort_size
+from flbench.tasks import TASKS, Task
 
 MACHINE = ("core", "device", "executor", "flbench", "machine", "threads")
 """Keys of a result's environment in which runs agree whose times are compared."""
@@ -45,7 +46,7 @@ class Table:
         fingerprint: of the suite's settings.
         summary: one line on the installed suite; empty where it is not installed.
         seeds: all seeds of its rows.
-        rows: the best mean accuracy first.
+        rows: the best mean first.
         undefined: method and reason, where it is not defined.
     """
 
@@ -62,6 +63,11 @@ class Table:
     def title(self) -> str:
         """Suite, data set and fingerprint."""
         return title_of((self.suite, self.dataset, self.fingerprint))
+
+    @property
+    def task(self) -> Task:
+        """What all of its rows predict, and how they are ranked; classes where there is no row."""
+        return self.rows[0].task if self.rows else TASKS["classes"]
 
     @cached_property
     def command(self) -> str:
@@ -182,7 +188,7 @@ def _table(
         settings=settings,
         summary=suite.summary if suite else "",
         seeds=seeds,
-        rows=tuple(sorted(entries, key=lambda row: (-row.mean, row.name))),
+        rows=tuple(sorted(entries, key=lambda row: row.order)),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
     )
 
@@ -259,8 +265,8 @@ class TableRow(ResultGroup):
         departs: whether a parameter is not at the installed default.
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`; NaN for one
             client of one seed.
-        to_oracle: how far it is below the oracle, over common seeds.
-        gain: how far it is above the better of training alone and one model for all.
+        to_oracle: how much worse it is than the oracle, over common seeds.
+        gain: how much better it is than the better of training alone and one model for all.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = a
             reference, or one seed, from which nothing can be said of others, or no two rows of its
             kind are separated, so that there is no order.
@@ -271,7 +277,7 @@ class TableRow(ResultGroup):
         counted: whether the epochs of its work were counted.
         files: the file of each result, below the results folder.
         lacks: seeds that other rows of the table have and it has not.
-        printed: name in a summary -> the paper's number; empty where it has no accuracy.
+        printed: name in a summary -> the paper's number; empty where it has no headline.
         printed_judged: with which model the paper judges a client.
         outdated: why it is stale; empty where it is not.
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
@@ -300,7 +306,7 @@ class TableRow(ResultGroup):
     @property
     def uneven(self) -> bool:
         """Whether some of its seeds are far from the others (`statistics.uneven`)."""
-        return uneven(self.accuracies)
+        return uneven(self.headlines)
 
     @property
     def default(self) -> bool:
@@ -318,7 +324,7 @@ class TableRow(ResultGroup):
         return None if self.work is None else self.work * cohort_epochs(self)
 
     def at_equal_work(self) -> dict[int, float]:
-        """Accuracy by seed at the last round at which no more was trained than by one cohort.
+        """Headline by seed at the last round at which no more was trained than by one cohort.
 
         Of work that is estimated every round is taken to have the same share. A seed that was not
         measured until then is left out; all are where the work is not known.
@@ -327,14 +333,14 @@ class TableRow(ResultGroup):
             return {}
         limit = cohort_epochs(self) * (WITHIN_COUNT if self.counted else WITHIN_ESTIMATE)
         found: dict[int, float] = {}
-        for result, whole in zip(self.results, self.accuracies, strict=True):
-            accuracies = result.curves.get("accuracy", [])
-            rounds = len(accuracies)
+        for result, whole in zip(self.results, self.headlines, strict=True):
+            curve = result.curves.get(self.task.headline, [])
+            rounds = len(curve)
             made = result.curves.get(EPOCHS) or [
                 (at + 1) / rounds * self.work * cohort_epochs(self) for at in range(rounds)
             ]
             fits = [value is not None and value <= limit for value in made]
-            known = [one for one, fit in zip(accuracies, fits, strict=True) if fit]
+            known = [one for one, fit in zip(curve, fits, strict=True) if fit]
             measured = [one for one in known if one is not None]
             if all(fits):
                 found[result.seed] = whole
@@ -367,15 +373,15 @@ def _compared(
     An oracle and baselines are looked for among `others` too.
     """
     rows = named(rows)
-    peers = [*rows, *others]
-    found = compare([client_accuracies(row) for row in rows])
+    peers, task = [*rows, *others], rows[0].task if rows else TASKS["classes"]
+    found = compare([client_headlines(row) for row in rows], task.gain)
     enough = [ranked and not row.reference and len(row.seeds) > 1 for row in rows]
     chosen = [at for at, wanted in enumerate(enough) if wanted]
     better = found.better(chosen)
     ordered = bool(better.any()) or len(chosen) == 1  # where nobody is better, there is no rank
     places = dict(zip(chosen, ranks(better), strict=True)) if ordered else {}
     ties = dict(zip(chosen, letters(better | better.T), strict=True))
-    intervals = np.clip(found.intervals, 0.0, 1.0)  # no accuracy is beyond
+    intervals = np.clip(found.intervals, *task.limits)  # no headline is beyond
     away = {row.config: departures(row.results[0].method) for row in rows}
     nearest: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: (away[row.config], row.name)):
@@ -399,12 +405,13 @@ def _compared(
     return entries
 
 
-def client_accuracies(row: ResultGroup) -> dict[int, Floats]:
-    """Accuracy of every client, shape (N,), by seed."""
-    return {one.seed: one.clients.accuracies() for one in row.results}
+def client_headlines(row: ResultGroup) -> dict[int, Floats]:
+    """Headline of every client that has one, shape (n,), by seed; `refuse_mixed`: the same n."""
+    found = {one.seed: one.clients.headline_values() for one in row.results}
+    return {seed: values[~np.isnan(values)] for seed, values in found.items()}
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
     """The paper's numbers under the row's own name, or its method's for the nearest row."""
     published = numbers.get(row.name) or (numbers.get(row.method) if row.nearest else None) or {}
-    return published if "accuracy_mean" in published else {}
+    return published if row.task.named(HEADLINE) in published else {}

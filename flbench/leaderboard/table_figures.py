@@ -66,7 +66,8 @@ def drawings(table: Table, alone: bool = True) -> list[Drawing]:
         ),
         Drawing(
             f"{name}--rows.svg",
-            f"{about}: accuracy by round, against traffic and by client; scores and groups",
+            f"{about}: {table.task.heading} by round, against traffic and by client; scores and"
+            " groups",
             partial(_rows, best, every, about),
             ("rows", best, every, about),
         ),
@@ -109,7 +110,8 @@ def showcase(found: Sequence[Table]) -> list[Drawing]:
             rows = [(row.name, row.results) for row in shown(table)]
             every = [(row.name, row.results) for row in table.compared]
             draw = partial(figures.clustering_gain, every, rows, about)
-            alt = f"{about}: scores between clients in blocks, and accuracy against traffic"
+            headline = table.task.heading
+            alt = f"{about}: scores between clients in blocks, and {headline} against traffic"
             drawn.append(Drawing(SHOWCASE, alt, draw, ("showcase", every, rows, about)))
     return drawn[:1]
 

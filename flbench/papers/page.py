@@ -102,7 +102,8 @@ def _table(
     paper: Paper, name: str, table: PaperTable, request: RunRequest, progress: SweepProgress
 ) -> list[str]:
     """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
-    size = f"{table.tolerance:g}" if "accuracy" in table.column else f"{table.tolerance:.0%}"
+    is_share = table.task is not None and table.task.is_share
+    size = f"{table.tolerance:g}" if is_share else f"{table.tolerance:.0%}"
     column = table.measured(table.judged)
     text = f"`flbench reproduce {paper.name} --table {name}`; `{column}`, tolerance {size};"
     text += f" numbers of the {table.source}."

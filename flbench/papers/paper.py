@@ -22,6 +22,7 @@ from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.schema import first_problem, problem_text
 from flbench.suite import LARGEST, load_suite
+from flbench.tasks import TASKS, Task
 
 SCALES = ("small", "large", "paper")
 """`paper`: as the paper did it; `large`: its data, less of the rest; `small`: less of all."""
@@ -129,9 +130,17 @@ class PaperTable(BaseModel):
         found = (one.why for one in self.doubtful if one.about(suite, dataset, method))
         return next(found, "")
 
+    @property
+    def task(self) -> Task | None:
+        """The task whose headline its column is one of; None of costs and groups."""
+        words = self.column.split("_")
+        return next((task for task in TASKS.values() if task.headline in words), None)
+
     def measured(self, judged: Rule) -> str:
         """Name of our number in a summary; newcomers are judged as their column says."""
-        return JUDGED[judged] if self.column == HEADLINE else self.column
+        if self.task is None or self.column != self.task.named(HEADLINE):
+            return self.column
+        return self.task.named(JUDGED[judged])
 
 
 class Claim(BaseModel):
@@ -211,7 +220,9 @@ def numbers(table: PaperTable) -> Iterator[PublishedValue]:
         for method in table.methods:
             known = published.get(method, {})
             if table.column in known:
-                std = known.get("accuracy_std") if table.column == "accuracy_mean" else None
+                task = table.task
+                is_mean = task is not None and table.column == task.named(HEADLINE)
+                std = known.get(task.named("accuracy_std")) if task and is_mean else None
                 doubt = table.doubt(suite, dataset, method)
                 yield PublishedValue(suite, dataset, method, known[table.column], std, doubt)
 

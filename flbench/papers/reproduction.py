@@ -18,6 +18,7 @@ from flbench.results.schema import Result
 from flbench.suite import fingerprint
 from flbench.sweeps.launchers import Outcome
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
+from flbench.tasks import TASKS
 
 if TYPE_CHECKING:
     from flbench.run.composition import LoadedMethod
@@ -90,7 +91,8 @@ def planned(
     from flbench.run.composition import load_method
 
     load = cache(load_method)
-    asks_own = table.measured(judged or table.judged) == JUDGED["own"]
+    own = {task.named(JUDGED["own"]) for task in TASKS.values()}
+    asks_own = table.measured(judged or table.judged) in own
     asked = {"own_models": True} if asks_own else {}
     found = found.model_copy(update={"settings": {**asked, **found.settings}})
     return [_plan(one, found, request, progress, load) for one in wanted]

@@ -34,7 +34,7 @@ class MethodInfo:
     """What the source of a method says; "" and 0 where it says nothing.
 
     `across_networks`: whether it runs where clients have different networks. `departs`: in what it
-    is not its paper's.
+    is not its paper's. `tasks`: those that it declares; () = it says nothing.
     """
 
     name: str
@@ -49,6 +49,7 @@ class MethodInfo:
     package: str
     across_networks: bool = False
     departs: str = ""
+    tasks: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -108,6 +109,7 @@ def _read(entry: Entry, path: Path | None, changed: int) -> MethodInfo:
         package=f"{entry.distribution} {entry.version}",
         across_networks=constants.get("across_networks") is True,
         departs=departs if isinstance(departs, str) else departures(text),
+        tasks=tasks if isinstance(tasks := constants.get("tasks"), tuple) else (),
     )
 
 

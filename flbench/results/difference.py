@@ -42,6 +42,7 @@ def differences(one: Result, other: Result) -> list[Difference]:
         found.extend(Difference(kind, field, a, b) for field, a, b in unequal)
 
     compare("table", "dataset", lambda result: result.dataset)
+    compare("table", "task", lambda result: result.headline.name)
     compare("table", "suite", lambda result: {**result.suite, "paper": ""})  # it is no setting
     if one.seed == other.seed:
         for mark in SHARED_MARKS:

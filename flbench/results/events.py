@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flbench.tasks import TaskName
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -23,6 +25,7 @@ class RunInfo:
         fingerprint: 8 hex digits of suite, method and parameters.
         groups: true group per client, or None.
         path: where the result file will lie.
+        task: what is predicted; `flbench.tasks` has the metric that ranks and its direction.
     """
 
     method: str
@@ -36,6 +39,7 @@ class RunInfo:
     fingerprint: str
     groups: list[int] | None = None
     path: str = ""
+    task: TaskName = "classes"
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
-from flbench.metrics import EPOCHS, METRICS, TIME, WAYS
+from flbench.metrics import EPOCHS, TIME, WAYS, Metric, metrics_for
 from flbench.results.audits import Audit, content_digest, latest, run_key
 from flbench.results.schema import Result
+from flbench.tasks import TASKS
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,10 +50,26 @@ KEYS = (
 )
 """The columns with which every file begins."""
 
+
+def _metrics() -> list[Metric]:
+    """The numbers of summaries of all tasks, each name once; those of classes first."""
+    found: dict[str, Metric] = {}
+    for one in (one for task in TASKS.values() for one in metrics_for(task.name)):
+        found.setdefault(one.name, one)
+    return list(found.values())
+
+
+OTHERS = [task for task in TASKS.values() if task.name != "classes"]
+"""The tasks whose headline is no accuracy."""
+
+
 COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
     "runs": (
         *KEYS,
         ExportColumn("status", "text", "`self-reported` or `reproduced`"),
+        ExportColumn("task", "text", f"what is predicted: {', '.join(TASKS)}"),
+        ExportColumn("headline", "text", "the metric that ranks runs of the task"),
+        ExportColumn("higher_is_better", "flag", "whether a higher headline is better"),
         ExportColumn(
             "config", "text", "fingerprint of suite, method and parameters: a row of a table"
         ),
@@ -89,14 +106,24 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn("core", "text", "digest of the core that ran it; null in older files"),
         ExportColumn("torch", "text", "version of torch"),
         ExportColumn("device", "text", "device"),
-        *(ExportColumn(one.name, "number", one.doc) for one in METRICS),
+        *(ExportColumn(one.name, "number", one.doc) for one in _metrics()),
     ),
     "rounds": (
         *KEYS,
         ExportColumn("round", "whole", "number of the round, from 1"),
         ExportColumn("accuracy", "number", "mean over clients of test accuracy"),
         ExportColumn("accuracy_validation", "number", "mean over clients of validation accuracy"),
-        ExportColumn("loss", "number", "mean test loss, in nats"),
+        *(
+            ExportColumn(
+                task.named(f"accuracy{split}"),
+                "number",
+                f"mean over clients of {'validation' if split else 'test'} {task.heading}, of task"
+                f" `{task.name}`",
+            )
+            for task in OTHERS
+            for split in ("", "_validation")
+        ),
+        ExportColumn("loss", "number", "mean test loss, in nats (numbers: squared deviations)"),
         ExportColumn("train_loss", "number", "mean loss of local training, in nats"),
         ExportColumn("ari", "number", "adjusted Rand index of the groups against the true groups"),
         ExportColumn("groups", "number", "number of groups"),
@@ -121,9 +148,12 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn("test", "whole", "test samples, of text tokens; 0 = the client is not judged"),
         ExportColumn("correct", "whole", "test samples, of text tokens, that its model got right"),
         ExportColumn("accuracy", "number", "`correct` over `test`"),
+        ExportColumn("headline", "number", "its accuracy, or what ranks runs of another task"),
+        ExportColumn("headline_tuned", "number", "of newcomers: that after some local epochs"),
+        ExportColumn("headline_own", "number", "that of its own model, where it is judged"),
         ExportColumn("correct_tuned", "whole", "of newcomers: the same after some local epochs"),
         ExportColumn("correct_own", "whole", "the same of its own model, where it is judged"),
-        ExportColumn("loss", "number", "sum of the losses on its test samples, in nats"),
+        ExportColumn("loss", "number", "sum of the losses on its test samples, as in `rounds`"),
         ExportColumn("true_group", "whole", "its true group, if the suite has any"),
         ExportColumn("found_group", "whole", "its group at the end; -1 = in none"),
         ExportColumn("bytes", "whole", "bytes that it sent and received in the run"),
@@ -244,6 +274,9 @@ def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Ex
         },
         **_keys(result),
         "status": result.status,
+        "task": result.headline.name,
+        "headline": result.headline.headline,
+        "higher_is_better": result.headline.higher_is_better,
         "config": marks.config,
         "suite_fingerprint": marks.suite,
         "data_fingerprint": marks.data,
@@ -294,7 +327,7 @@ def rounds(result: Result) -> Iterator[ExportRow]:
 
 def clients(result: Result) -> Iterator[ExportRow]:
     """A row per client, and one per newcomer."""
-    found, keys = result.clients, _keys(result)
+    found, own, keys = result.clients, result.own, _keys(result)
     changes = result.memberships()
     groups = changes[-1][1] if changes else None
     for at, test in enumerate(found.test):
@@ -310,9 +343,8 @@ def clients(result: Result) -> Iterator[ExportRow]:
             "train": found.train[at],
             "validation": found.validation[at],
             "test": test,
-            "correct": found.correct[at],
-            "accuracy": found.correct[at] / test if test else None,
-            "correct_own": None if result.own is None else result.own.correct[at],
+            **_judged("", found.correct, found.values, at, test),
+            **({} if own is None else _judged("_own", own.correct, own.values, at, test)),
             "loss": float(found.loss[at]),
             "true_group": None if found.group is None else found.group[at],
             "found_group": None if groups is None else groups[at],
@@ -329,8 +361,30 @@ def clients(result: Result) -> Iterator[ExportRow]:
             "newcomer": True,
             "train": unseen.train[at],
             "test": test,
-            "correct": unseen.correct[at],
-            "accuracy": unseen.correct[at] / test if test else None,
-            "correct_tuned": unseen.correct_tuned[at],
+            **_judged("", unseen.correct, unseen.values, at, test),
+            **_judged("_tuned", unseen.correct_tuned, unseen.values_tuned, at, test),
             "true_group": None if unseen.group is None else unseen.group[at],
         }
+
+
+def _judged(
+    model: str,
+    correct: Sequence[int] | None,
+    values: Sequence[float | None] | None,
+    at: int,
+    test: int,
+) -> ExportRow:
+    """What is known of a model of a client: right answers of classes, and the headline.
+
+    Args:
+        model: "" = what serves it, "_own", or "_tuned".
+        correct: answers of all clients; None = the task is another.
+        values: of other tasks, the headlines of all clients.
+        at: the client.
+        test: its test samples; 0 = it is not judged.
+    """
+    if correct is None:
+        return {f"headline{model}": None if values is None else values[at]}
+    share = correct[at] / test if test else None
+    accuracy = {} if model else {"accuracy": share}
+    return {f"correct{model}": correct[at], f"headline{model}": share, **accuracy}

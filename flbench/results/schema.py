@@ -28,13 +28,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from flbench.metrics import (
-    METRICS,
     WAYS,
     ClientValues,
     Measurements,
     Value,
     computed,
+    headlines,
     is_taken,
+    metrics_for,
     metrics_of,
     metrics_of_periods,
     period_starts,
@@ -58,6 +59,7 @@ from flbench.results.marks import (
     VALUES,
 )
 from flbench.results.score_encoding import Floats, decode
+from flbench.tasks import TASKS, Task, TaskName
 
 SCHEMA = 3
 DIGESTED = 3
@@ -77,9 +79,11 @@ YOUNGER = {
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""
 YOUNGER_KEYS = (
-    "client_metrics", "energy", "own", "reads", "saved", "source_changes", "suite_plugins",
+    "client_metrics", "energy", "own", "reads", "saved", "source_changes", "suite_plugins", "task",
 )  # fmt: skip
 """Keys that a file without such content lacks."""
+HEADLINES = ("correct", "correct_tuned", "values", "values_tuned")
+"""Fields of clients, of which a file has those of its task: `correct` of classes, else `values`."""
 VOLATILE = ("digest", "seconds", "energy", "saved", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
@@ -250,8 +254,11 @@ class Clients(_Stored):
     Attributes:
         train: training samples, as `validation`.
         test: test samples; 0 = the suite says that the client is not judged.
-        correct: test samples the personal model got right.
-        loss: sum of its losses on the test samples, in nats.
+        correct: test samples the personal model got right; null where the task is not `classes`.
+        values: of other tasks, the headline of its model (`flbench.tasks`); null in the list =
+            undefined for the client, or it is not judged.
+        loss: sum of its losses on the test samples, in nats; of numbers, of squared errors in
+            squared deviations.
         group: true group, if the suite has any.
         bytes: sent and received in the whole run.
         labels: training samples by label, label -> count; None where samples have no label.
@@ -260,17 +267,28 @@ class Clients(_Stored):
     train: Annotated[list[Count], EQUAL]
     validation: Annotated[list[Count], EQUAL]
     test: Annotated[list[Count], EQUAL]
-    correct: Annotated[list[Count], ANSWERS]
+    correct: Annotated[list[Count] | None, ANSWERS] = None
     loss: Annotated[list[Number], LOSSES]
     group: Annotated[list[Group] | None, EQUAL]
     bytes: Annotated[list[Count], BYTES]
     labels: Annotated[list[dict[Label, Count]] | None, EQUAL] = None
+    values: Annotated[list[Number | None] | None, VALUES] = None
 
-    def accuracies(self) -> Floats:
-        """Accuracy of each client that is judged, shape (n,)."""
-        judged = np.array(self.test) > 0
-        found: Floats = np.array(self.correct)[judged] / np.array(self.test)[judged]
-        return found
+    def headline_values(self) -> Floats:
+        """Headline of each client that is judged, shape (n,); NaN = undefined for the client.
+
+        It is the accuracy, or what the result's task has (`Result.headline`).
+        """
+        return headlines(np.array(self.test), _ints(self.correct), _floats(self.values))
+
+
+def _ints(numbers: Sequence[int] | None) -> Any:  # noqa: ANN401 - an array, or None
+    return None if numbers is None else np.array(numbers)
+
+
+def _floats(numbers: Sequence[float | None] | None) -> Any:  # noqa: ANN401 - an array, or None
+    """The numbers as an array, NaN for those that are null."""
+    return None if numbers is None else np.array(numbers, dtype=np.float64)
 
 
 class ClientMetricValues(_Stored):
@@ -405,22 +423,26 @@ class SavedFile(_Stored):
 class Unseen(_Stored):
     """Clients that joined after the last round, index = newcomer.
 
-    `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs.
+    `correct` is of the model they got, `correct_tuned` of the same after `epochs` local epochs; of
+    other tasks than `classes`, `values` and `values_tuned` are the headlines.
     """
 
     epochs: Annotated[Count, EQUAL]
     train: Annotated[list[Count], EQUAL]
     test: Annotated[list[Count], EQUAL]
-    correct: Annotated[list[Count], ANSWERS]
-    correct_tuned: Annotated[list[Count], ANSWERS]
+    correct: Annotated[list[Count] | None, ANSWERS] = None
+    correct_tuned: Annotated[list[Count] | None, ANSWERS] = None
     group: Annotated[list[Group] | None, EQUAL]
+    values: Annotated[list[Number | None] | None, VALUES] = None
+    values_tuned: Annotated[list[Number | None] | None, VALUES] = None
 
-    def accuracies(self) -> dict[str, Floats]:
-        """Accuracy of each newcomer by the name of its metric."""
-        tuned = np.array(self.correct_tuned) / self.test
+    def headline_values(self, task: TaskName = "classes") -> dict[str, Floats]:
+        """Headline of each newcomer by the name of its metric; NaN = undefined for it."""
+        test, headline = np.array(self.test), TASKS[task].headline
+        tuned = _ints(self.correct_tuned), _floats(self.values_tuned)
         return {
-            "unseen_accuracy": np.array(self.correct) / self.test,
-            "unseen_accuracy_tuned": tuned,
+            f"unseen_{headline}": headlines(test, _ints(self.correct), _floats(self.values)),
+            f"unseen_{headline}_tuned": headlines(test, *tuned),
         }
 
 
@@ -430,12 +452,14 @@ class Own(_Stored):
     Attributes:
         trained: whether a client has trained; if not, it is judged with what serves it.
         test: test samples, as in `clients`.
-        correct: those that its own model got right.
+        correct: those that its own model got right; null where the task is not `classes`.
+        values: of other tasks, the headline of its own model, as in `clients`.
     """
 
     trained: Annotated[list[bool], EQUAL]
     test: Annotated[list[Count], EQUAL]
-    correct: Annotated[list[Count], ANSWERS]
+    correct: Annotated[list[Count] | None, ANSWERS] = None
+    values: Annotated[list[Number | None] | None, VALUES] = None
 
 
 def _with_digest(schema: dict[str, Any]) -> None:
@@ -456,6 +480,7 @@ class Result(_Stored):
     status: Annotated[Literal["self-reported", "reproduced"], NOT] = "self-reported"
     suite: Annotated[dict[Name, StoredValue], EQUAL]
     dataset: Annotated[Name, EQUAL]
+    task: Annotated[TaskName | None, EQUAL] = None
     method: Annotated[Method, FIELDS]
     seed: Annotated[Count, EQUAL]
     fingerprint: Annotated[Fingerprint, FIELDS]
@@ -484,6 +509,11 @@ class Result(_Stored):
         _refuse(contradictions(self))
         return self
 
+    @property
+    def headline(self) -> Task:
+        """What was predicted, the metric that ranks methods on it, and its direction."""
+        return TASKS[self.task or "classes"]
+
     def memberships(self) -> list[tuple[int, list[int]]]:
         """Rounds in which groups changed, with everybody's group from then on."""
         found: list[tuple[int, list[int]]] = []
@@ -496,13 +526,13 @@ class Result(_Stored):
 
     def outcome(self) -> Measurements:
         """What the metrics are computed from, at the round the summary reports."""
-        clients, changes = self.clients, self.memberships()
+        clients, changes, name = self.clients, self.memberships(), self.headline.name
         last = max(map(len, self.curves.values()), default=0)
         shown = self.summary.get("round") or last
         labels = [labels for round_, labels in changes if round_ <= shown]
         labels = labels or [labels for _, labels in changes[:1]]
         return Measurements(
-            correct=np.array(clients.correct),
+            correct=_ints(clients.correct),
             tested=np.array(clients.test),
             loss=np.array(clients.loss),
             labels=np.array(labels[-1]) if labels else None,
@@ -510,14 +540,17 @@ class Result(_Stored):
             curves=self.curves,
             memberships=[np.array(labels) for _, labels in changes],
             target=self.summary.get("target"),
-            newcomers=None if self.unseen is None else self.unseen.accuracies(),
+            newcomers=None if self.unseen is None else self.unseen.headline_values(name),
             is_text="perplexity" in self.summary,
             client_metrics={
                 label: ClientValues(one.values, one.higher_is_better)
                 for label, one in (self.client_metrics or {}).items()
             },
             periods=self.periods,
-            own_correct=None if self.own is None else np.array(self.own.correct),
+            own_correct=None if self.own is None else _ints(self.own.correct),
+            task=name,
+            values=_floats(clients.values),
+            own_values=None if self.own is None else _floats(self.own.values),
         )
 
     @property
@@ -548,6 +581,10 @@ class Result(_Stored):
         for name in YOUNGER_KEYS:
             if getattr(self, name) is None:  # as in files from before it
                 table.pop(name, None)
+        for part in filter(None, map(table.get, ("clients", "unseen", "own"))):
+            for name in HEADLINES:
+                if part.get(name) is None:
+                    part.pop(name, None)
         lines = {
             key: json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
             for key, value in table.items()
@@ -669,7 +706,9 @@ def contradictions(result: Result) -> Iterator[Complaint]:
         yield "clients.test", "at least one client expected"
     elif not any(result.clients.test):
         yield "clients.test", "at least one client with test samples expected"
-    yield from _arrays("clients", result.clients)
+    if result.task == "classes":
+        yield "task", "nothing expected where samples have classes"
+    yield from _arrays("clients", result.clients, result.task)
     yield from _judged(result)
     yield from _asked(result)
     yield from _summary(result)
@@ -679,7 +718,7 @@ def contradictions(result: Result) -> Iterator[Complaint]:
     if result.scores is not None:
         yield from _scores(result.scores, len(result.clients.test))
     if result.unseen is not None:
-        yield from _arrays("unseen", result.unseen)
+        yield from _arrays("unseen", result.unseen, result.task)
     yield from _own(result)
     yield from _saved(result)
     for place, note in enumerate(result.notes):
@@ -706,7 +745,7 @@ def _own(result: Result) -> Iterator[Complaint]:
         yield "own", f"{expected} 'suite.own_models' is true"
     if own is None:
         return
-    yield from _arrays("own", own)
+    yield from _arrays("own", own, result.task)
     if own.test != result.clients.test:
         yield "own.test", "the same numbers as in 'clients.test' expected"
 
@@ -720,10 +759,14 @@ def _saved(result: Result) -> Iterator[Complaint]:
             yield f"saved.{kind}.name", f"{wanted} expected, got {file.name}"
 
 
-def _arrays(name: str, part: Clients | Unseen | Own) -> Iterator[Complaint]:
-    """Arrays that are not as long as `test`, and more right answers than test samples."""
+def _arrays(name: str, part: Clients | Unseen | Own, task: TaskName | None) -> Iterator[Complaint]:
+    """Arrays not as long as `test`, or of another task, and more right answers than samples."""
     for key, array in part:
-        if isinstance(array, list) and len(array) != len(part.test):
+        if key in HEADLINES and (array is None) == key.startswith("values" if task else "correct"):
+            yield f"{name}.{key}", "field required" if array is None else "nothing expected"
+        elif array is None:
+            continue
+        elif isinstance(array, list) and len(array) != len(part.test):
             what = f"{len(part.test)} entries expected as in 'test', got {len(array)}"
             yield f"{name}.{key}", what
         elif key.startswith("correct"):
@@ -736,6 +779,9 @@ def _arrays(name: str, part: Clients | Unseen | Own) -> Iterator[Complaint]:
 def _judged(result: Result) -> Iterator[Complaint]:
     """Clients that the suite does not judge and that are not there, or were tested."""
     clients, ids = len(result.clients.test), result.not_judged
+    for client, value in enumerate(result.clients.values or ()):
+        if value is not None and not result.clients.test[client]:
+            yield f"clients.values.{client}", "null expected: the client has no test samples"
     if ids:
         yield from _ids("suite.not_judged", ids, clients)
     for client in ids:
@@ -748,7 +794,7 @@ def _asked(result: Result) -> Iterator[Complaint]:
     clients = len(result.clients.test)
     for label, one in (result.client_metrics or {}).items():
         field = f"client_metrics.{label}"
-        if is_taken(label):
+        if is_taken(label, result.headline.name):
             yield field, "another name expected: a result has a number of this name"
         if len(one.values) != clients:
             yield f"{field}.values", f"{clients} entries expected, got {len(one.values)}"
@@ -757,37 +803,39 @@ def _asked(result: Result) -> Iterator[Complaint]:
                 yield f"{field}.values.{client}", "null expected: the client has no test samples"
 
 
-def _tested(result: Result) -> list[tuple[int, int]]:
-    """Right answers and test samples of each client that is judged; empty where one has none."""
-    found = [
-        pair
-        for client, pair in enumerate(zip(result.clients.correct, result.clients.test, strict=True))
-        if client not in result.not_judged
-    ]
-    return found if all(asked for _, asked in found) else []
+def _tested(result: Result) -> Floats:
+    """Headlines of the clients that are judged, where defined; empty if one has no test sample."""
+    tests = enumerate(result.clients.test)
+    if not all(asked for client, asked in tests if client not in result.not_judged):
+        return np.empty(0)
+    found = result.clients.headline_values()
+    return found[~np.isnan(found)]
 
 
 def _summary(result: Result) -> Iterator[Complaint]:
-    accuracy, cost = (result.summary.get(name) for name in ("accuracy_mean", "mb_per_client"))
-    if accuracy is None:
-        yield "summary.accuracy_mean", "a number expected"
-    elif judged := _tested(result):
-        mean = sum(right / asked for right, asked in judged) / len(judged)
-        if abs(accuracy - mean) > 1e-6:
-            what = f"{mean:.6f} expected, the mean of 'clients.correct' over 'clients.test'"
-            yield "summary.accuracy_mean", f"{what}, got {accuracy:.6f}"
+    name, cost = f"{result.headline.headline}_mean", result.summary.get("mb_per_client")
+    headline = result.summary.get(name)
+    if headline is None:
+        yield f"summary.{name}", "a number expected"
+    elif len(judged := _tested(result)):
+        mean = float(judged.mean())
+        if abs(headline - mean) > 1e-6:
+            of = "'clients.values'" if result.task else "'clients.correct' over 'clients.test'"
+            what = f"{mean:.6f} expected, the mean of {of}"
+            yield f"summary.{name}", f"{what}, got {headline:.6f}"
     if cost is not None and (cost < 0 or cost > LARGEST):
         yield "summary.mb_per_client", f"0 to {LARGEST} expected, got {cost}"
     asked = [one for label in result.client_metrics or {} for one in metrics_of(label, None)]
-    periods = metrics_of_periods(len(result.periods) + 1) if result.periods else []
-    known = {one.name for one in (*METRICS, *periods, *asked)}
+    count, task = len(result.periods) + 1, result.headline.name
+    periods = metrics_of_periods(count, task) if result.periods else []
+    known = {one.name for one in (*metrics_for(task), *periods, *asked)}
     for name in sorted(result.summary.keys() - known):
         yield f"summary.{name}", "the name of a metric expected"
 
 
 def _curves(result: Result) -> Iterator[Complaint]:
     if result.summary.get("target") is not None:
-        for name in ("accuracy", *(f"bytes_{way}" for way in WAYS)):
+        for name in (result.headline.headline, *(f"bytes_{way}" for way in WAYS)):
             if name not in result.curves:
                 yield f"curves.{name}", "field required, as 'summary' has a target"
     sizes = {name: len(curve) for name, curve in result.curves.items()}

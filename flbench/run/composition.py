@@ -20,6 +20,7 @@ from flbench.plugin.source_inspection import loaded_source
 from flbench.results.hashed_fields import hashed
 from flbench.results.schema import Method, Plugin, problem_text
 from flbench.suite import Suite, suite_field, suite_fields
+from flbench.tasks import TaskName
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class MethodStack:
         described: what a result says of them.
         within_one_network: names of those that do not say that they run across networks.
         row_per_client: whether one of them keeps a model per client.
+        tasks: names of those that are not defined for all tasks, with those that they know.
     """
 
     layers: tuple[tuple[str, Any], ...]
     described: Method
     within_one_network: tuple[str, ...] = ()
     row_per_client: bool = False
+    tasks: tuple[tuple[str, tuple[TaskName, ...]], ...] = ()
 
     @property
     def uses_true_groups(self) -> bool:
@@ -174,6 +177,9 @@ def _of_plugins(layers: Sequence[tuple[str, object]]) -> dict[str, Any]:
             name for name, one in layers if not getattr(one, "across_networks", False)
         ),
         "row_per_client": any(getattr(one, "row_per_client", False) for _, one in layers),
+        "tasks": tuple(
+            (name, tuple(one.tasks)) for name, one in layers if getattr(one, "tasks", None)
+        ),
     }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flbench.core.bank_budget import RowStore
 from flbench.core.client_module import LocalWork
-from flbench.core.context import Context, Split
+from flbench.core.context import Context, Split, needs_classes
 from flbench.core.knowledge import note, noting
 from flbench.core.model_bank import ModelBank
 from flbench.core.state import Dispatched, Stage
@@ -167,6 +167,7 @@ class RunContext(Context):
         return samples.x[rows], samples.y[rows]
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        needs_classes(self, "logits")
         return logits_of(self.executor.workspace, models, x)
 
     def forward(self, models: Tensor, x: Tensor) -> Tensor:
@@ -216,6 +217,12 @@ class RunContext(Context):
         if groups is None:
             raise Undefined("this partition has no true groups: choose another suite or method")
         return groups.clone()  # with them groups are judged
+
+    @property
+    def counted(self) -> Tensor:
+        """`label_counts`, for the core: zeros where samples have no classes."""
+        found: Tensor = vars(self)["label_counts"]
+        return found
 
     @property
     def _samples(self) -> Samples:

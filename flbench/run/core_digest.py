@@ -38,14 +38,15 @@ PARTS: Mapping[str, str] = {
     "networks": "core.networks models run.networks",
     "partitions": "core.period_settings federation.build federation.federation"
     " federation.fixed_parts federation.periods federation.pooled federation.remembered"
-    " federation.row_lists federation.shared_test_sets partitions",
+    " federation.row_lists federation.shared_test_sets federation.target_scale partitions",
     "processes": "engine.distributed engine.processes.process_group"
     " engine.processes.shared_samples",
     "random numbers": "core.seeding",
     "rounds": "run.idle_clients run.rounds run.runner run.setup",
     "suites": "suite",
     "traffic": "engine.encoding engine.ledger engine.split_training",
-    "training": "core.client_module core.lightning_hooks core.local_training engine.batches"
+    "training": "core.client_module core.lightning_hooks core.local_training core.targets"
+    " engine.batches"
     " engine.batchnorm engine.dropout engine.local_trainer engine.optimizer_step"
     " engine.optimizers engine.sequential",
 }

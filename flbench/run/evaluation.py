@@ -14,6 +14,7 @@ from flbench.core.client_module import LocalWork
 from flbench.core.model_bank import plain, row_of, take
 from flbench.core.per_client import entries
 from flbench.core.state import Dispatched, Membership, Personal, Stage, State
+from flbench.core.targets import task_of
 from flbench.engine.client_metrics import ClientMetrics
 from flbench.engine.lanes.evaluation import (
     OWN,
@@ -32,9 +33,10 @@ from flbench.federation.federation import Samples
 from flbench.federation.pooled import Pooled
 from flbench.metrics import BINS, ClientValues, calibration_error, clustering_error
 from flbench.plugin.isolation import streams_kept
-from flbench.run.history import Evaluation
+from flbench.run.history import Evaluation, mean_known
 from flbench.run.own_models import OwnModels
 from flbench.run.saving import Saving
+from flbench.tasks import TASKS, TaskName
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 T = TypeVar("T")
@@ -61,56 +63,79 @@ def evaluate(
         held_out: the pool with the split "test".
         work: what the methods say about training in a stage.
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
-        metrics: what is computed of test samples beside accuracy and loss.
+        metrics: what is computed of test samples beside accuracy and loss; of another task than
+            `classes` the headline at least.
         saving: takes the models and what they say, for files beside the result; None = nobody.
     """
     others = {
-        name: _tested(executor, other, state, held_out, clients, work)
+        name: _tested(executor, other, state, held_out, clients, work, metrics)
         for name, other in personal.others.items()
     }
     personal = adapted_models(executor, personal, state, personal.adaptation, work)
     if fine_tune:
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
-        others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work)
+        others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work, metrics)
+    task, own = task_of(held_out.y), None if metrics is None else metrics.own
     outputs = saving is not None and saving.keep.predictions
-    own = None if metrics is None else metrics.own
-    judging = Judging(bins=BINS, metrics=own, keeps_outputs=outputs)
+    bins = BINS if task == "classes" else 0
+    judging = Judging(bins=bins, metrics=own, keeps_outputs=outputs)
     judged = _evaluate_split(executor, personal, state, held_out, "test", clients, judging)
     if saving is not None:
         saving.take(state, clients, personal, held_out, judged.outputs)
-    values = {} if own is None else _by_label(own, judged.values)
+    found = {} if own is None else _by_label(own, judged.values)
     if metrics is not None and metrics.common is not None:
-        found = _on_common_samples(executor, personal, state, held_out, clients, metrics.common)
-        values |= _by_label(metrics.common, found)
-    test, validation = (
-        judged.sums,
-        _evaluate_split(
-            executor, personal, state, executor.samples, "validation", clients, BY_LOSS
-        ).sums,
-    )
+        values = _on_common_samples(executor, personal, state, held_out, clients, metrics.common)
+        found |= _by_label(metrics.common, values)
+    judging, samples = _by_headline(metrics), executor.samples
+    validated = _evaluate_split(executor, personal, state, samples, "validation", clients, judging)
+    test, validation = judged.sums, validated.sums
     return Evaluation(
         round=state.round,
+        task=task,
+        values=_headlines(task, judged),
+        validation_values=_headlines(task, validated),
         correct=test[:, 1].long().tolist(),
         tested=test[:, 2].long().tolist(),
         loss=test[:, 0].tolist(),
         validation_correct=validation[:, 1].long().tolist(),
         validation_tested=validation[:, 2].long().tolist(),
         labels=_plain_labels(state.membership.labels()),
-        ece=calibration_error(judged.calibration.numpy()),
+        ece=calibration_error(judged.calibration.numpy()) if task == "classes" else None,
         others=others,
-        client_metrics={} if metrics is None else {one: values[one] for one in metrics.labels},
+        client_metrics={
+            label: found[label]
+            for label in ([] if metrics is None else metrics.labels)
+            if label in found
+        },
     )
 
 
+def _by_headline(metrics: ClientMetrics | None) -> Judging:
+    """Judging by loss and headline alone; accuracy is counted without a metric."""
+    return BY_LOSS if metrics is None else Judging(metrics=metrics.headline)
+
+
+def _headlines(task: TaskName, judged: Judged) -> list[float | None] | None:
+    """Headline of each client where samples have no classes; None = undefined for the client."""
+    return None if task == "classes" else _rounded(judged.values[:, 0])
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    """Values with six decimals; None for those that are not finite."""
+    return [round(value, 6) if math.isfinite(value) else None for value in values.tolist()]
+
+
 def _by_label(metrics: ClientMetrics, values: Tensor) -> dict[str, ClientValues]:
-    """Values of clients and metrics, shape (n, metrics), as a history keeps them."""
+    """Values of clients and metrics, shape (n, metrics), as a history keeps them.
+
+    The headline of a task without classes is not among them.
+    """
+    columns = zip(metrics.labels, values.T, strict=True)
     return {
-        label: ClientValues(
-            [round(value, 6) if math.isfinite(value) else None for value in column.tolist()],
-            metrics.directions[label],
-        )
-        for label, column in zip(metrics.labels, values.T, strict=True)
+        label: ClientValues(_rounded(column), metrics.directions[label])
+        for label, column in columns
+        if label != TASKS[metrics.task].headline
     }
 
 
@@ -149,6 +174,8 @@ def evaluate_judged(
         loss=spread(found.loss, 0.0),
         validation_correct=spread(found.validation_correct, 0),
         validation_tested=spread(found.validation_tested, 0),
+        values=found.values and spread(found.values, None),
+        validation_values=found.validation_values and spread(found.validation_values, None),
         client_metrics={
             label: ClientValues(spread(list(one.values), None), one.higher_is_better)
             for label, one in found.client_metrics.items()
@@ -164,6 +191,7 @@ def with_own_models(
     state: State,
     held_out: Samples,
     served: Evaluation,
+    metrics: ClientMetrics | None = None,
 ) -> Evaluation:
     """An evaluation with what the clients' own models get right, too.
 
@@ -173,22 +201,35 @@ def with_own_models(
     Args:
         personal: the checked answer of `personalise` for all N clients.
         served: how they were judged with that.
+        metrics: as of `evaluate`.
     """
     tested = torch.tensor(served.tested)
     clients = (own.trained & (tested > 0)).nonzero()[:, 0]
-    correct = torch.tensor(served.correct)
+    correct, values = torch.tensor(served.correct), list(served.values or ())
     if len(clients):
         some = replace(personal, adaptation=None, others={}).select(clients)
         some = replace(some, row=None, params=take(own.rows, clients))
-        found = _evaluate_split(executor, some, state, held_out, "test", clients, Judging())
+        judging = _by_headline(metrics)
+        found = _evaluate_split(executor, some, state, held_out, "test", clients, judging)
         correct[clients] = found.sums[:, 1].long()
+        headlines = _headlines(served.task, found) or ()
+        for client, value in zip(clients.tolist(), headlines, strict=False):
+            values[client] = value
     judged = tested > 0
-    accuracy = round(float((correct[judged] / tested[judged].double()).mean()), 6)
+    if served.task == "classes":
+        mean = round(float((correct[judged] / tested[judged].double()).mean()), 6)
+        return replace(
+            served,
+            own_correct=correct.tolist(),
+            own_trained=own.trained.tolist(),
+            others={**served.others, "own": mean},
+        )
+    known = mean_known(values)
     return replace(
         served,
-        own_correct=correct.tolist(),
+        own_values=values,
         own_trained=own.trained.tolist(),
-        others={**served.others, "own": accuracy},
+        others={**served.others, "own": None if known is None else round(known, 6)},
     )
 
 
@@ -252,11 +293,16 @@ def _tested(
     held_out: Samples,
     clients: Tensor,
     work: WorkOf,
+    metrics: ClientMetrics | None,
 ) -> float | None:
-    """Mean test accuracy over clients; None where no sample counts."""
+    """Mean test headline over clients; None where no sample counts, or it is defined for nobody."""
     personal = adapted_models(executor, personal, state, personal.adaptation, work)
-    judging = Judging(labels=personal.labels)
-    table = _evaluate_split(executor, personal, state, held_out, "test", clients, judging).sums
+    judging = replace(_by_headline(metrics), labels=personal.labels)
+    found = _evaluate_split(executor, personal, state, held_out, "test", clients, judging)
+    if (values := _headlines(task_of(held_out.y), found)) is not None:
+        mean = mean_known(values)
+        return None if mean is None else round(mean, 6)
+    table = found.sums
     counted = table[table[:, 2] > 0]
     return round(float((counted[:, 1] / counted[:, 2]).mean()), 6) if len(counted) else None
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from flbench.core.state import Scores, Stage, Upload
 from flbench.metrics import ClientValues, Floats, Measurements
 from flbench.run.own_models import OwnModels
+from flbench.tasks import TASKS, TaskName
 
 MOST_SCORES = 200 * 200
 """Entries of a score matrix that is kept; a larger one would fill its result file."""
@@ -28,7 +29,9 @@ class Evaluation:
     samples; `others` are mean test accuracies of further models (`Personal.others`);
     `client_metrics` are metrics that were asked for, by label. Where own models are judged too,
     `own_correct` is what these got right, and `own_trained` says who has one; the others are
-    judged with what serves them.
+    judged with what serves them. Of another task than `classes`, nothing is right or wrong:
+    `values` are the headlines of clients (`flbench.tasks`), `validation_values` and `own_values`
+    likewise; None = undefined for the client, or it is not judged.
     """
 
     round: int
@@ -43,16 +46,24 @@ class Evaluation:
     client_metrics: dict[str, ClientValues] = field(default_factory=dict)
     own_correct: list[int] | None = None
     own_trained: list[bool] | None = None
+    task: TaskName = "classes"
+    values: list[float | None] | None = None
+    validation_values: list[float | None] | None = None
+    own_values: list[float | None] | None = None
 
-    def accuracy(self) -> float:
-        """Unweighted mean over clients of test accuracy."""
+    def headline(self) -> float | None:
+        """Unweighted mean over clients of the test headline; None if it is defined for nobody."""
+        if self.values is not None:
+            return mean_known(self.values)
         return self._mean(self.correct, self.tested)
 
-    def validation_accuracy(self) -> float | None:
+    def validation_headline(self) -> float | None:
         """The same on the validation split; None where clients have none."""
         judged = np.asarray(self.tested) > 0
         if not np.asarray(self.validation_tested)[judged].all():
             return None
+        if self.validation_values is not None:
+            return mean_known(self.validation_values)
         return self._mean(self.validation_correct, self.validation_tested)
 
     def mean_loss(self) -> float:
@@ -67,14 +78,27 @@ class Evaluation:
     def outcome(self, groups: Sequence[int] | None) -> Measurements:
         """What the metrics of one round are computed from; true groups per client, or None."""
         return Measurements(
-            correct=np.asarray(self.correct),
+            correct=np.asarray(self.correct) if self.task == "classes" else None,
             tested=np.asarray(self.tested),
             loss=np.asarray(self.loss),
             labels=np.asarray(self.labels),
             groups=None if groups is None else np.asarray(groups),
             client_metrics=self.client_metrics,
             own_correct=None if self.own_correct is None else np.asarray(self.own_correct),
+            task=self.task,
+            values=_with_nan(self.values),
+            own_values=_with_nan(self.own_values),
         )
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that are there; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _with_nan(values: Sequence[float | None] | None) -> Floats | None:
+    return None if values is None else np.array(values, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -100,7 +124,7 @@ class History:
     Attributes:
         curves: name -> one number per round; None = not measured in that round.
         membership: rounds at which the groups changed, with the labels from then on.
-        chosen: the evaluation with the best validation accuracy so far, the first of equals.
+        chosen: the evaluation with the best validation headline so far, the first of equals.
         scores: the last of the largest score matrices.
         source_changes: where the run was resumed with other code, libraries or options: the last
             round before, what has changed, and both hashes, versions or values.
@@ -138,9 +162,10 @@ class History:
         if evaluation is None:
             return
         self.last = evaluation
-        score = evaluation.validation_accuracy()
-        best = None if self.chosen is None else self.chosen.validation_accuracy()
-        if self.chosen is None or (score is not None and (best is None or score > best)):
+        score, task = evaluation.validation_headline(), TASKS[evaluation.task]
+        best = None if self.chosen is None else self.chosen.validation_headline()
+        is_better = score is not None and (best is None or task.gain(score, best) > 0)
+        if self.chosen is None or is_better:
             self.chosen = evaluation
         if not self.membership or self.membership[-1]["labels"] != evaluation.labels:
             self.membership.append({"round": evaluation.round, "labels": evaluation.labels})
@@ -212,14 +237,14 @@ class History:
     def measured_in_run(self, headline: str) -> dict[str, float | None]:
         """Numbers of the summary that follow from no array of a result file."""
         assert self.last is not None and self.chosen is not None, "the last round is evaluated"
-        shown, chosen = self.shown(headline), self.chosen.validation_accuracy()
-        tuned = self.last.others.get("fine_tuned")
+        shown, chosen = self.shown(headline), self.chosen.validation_headline()
+        tuned, name = self.last.others.get("fine_tuned"), TASKS[shown.task].headline
         return {
             "round": shown.round,
-            "accuracy_last": self.last.accuracy(),
-            "accuracy_chosen": None if chosen is None else self.chosen.accuracy(),
-            "ece": shown.ece,
-            **({} if tuned is None else {"accuracy_fine_tuned": tuned}),
+            f"{name}_last": self.last.headline(),
+            f"{name}_chosen": None if chosen is None else self.chosen.headline(),
+            **({"ece": shown.ece} if shown.task == "classes" else {}),
+            **({} if tuned is None else {f"{name}_fine_tuned": tuned}),
         }
 
     def shown(self, headline: str) -> Evaluation:

@@ -52,11 +52,11 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
     ctx, suite = round_context(run, run.suite.rounds), run.suite
     ids = torch.arange(ctx.clients, ctx.clients + len(guests))
     train = guests.visible.sizes("train")
-    counts = label_counts(guests.visible, ctx.classes)
+    counts = label_counts(guests.visible, ctx.outputs)
     ctx = replace(
         ctx,
         samples=torch.cat([ctx.samples, train]),
-        label_counts=torch.cat([ctx.label_counts, counts]),
+        label_counts=torch.cat([ctx.counted, counts]),
         truth=None if ctx.truth is None else lambda: all_groups(run, guests),
         networks=all_networks(run, ids),
     )
@@ -75,20 +75,25 @@ def judge_newcomers(run: Run, state: State, guests: Newcomers) -> Unseen:
 
     def judged(personal: Personal) -> Evaluation:
         with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
-            return evaluate(run.executor, personal, state, held_out, ids, work)
+            metrics = run.metrics and run.metrics.headline
+            return evaluate(run.executor, personal, state, held_out, ids, work, metrics=metrics)
 
     first = judged(personal)
     personal = adapted_models(run.executor, personal, state, personal.adaptation, work)
     if suite.unseen_epochs:
         tuning = Stage("join", ids, suite.unseen_epochs, "fine-tune")
         personal = adapted_models(run.executor, personal, state, tuning, work)
+    tuned = judged(personal) if suite.unseen_epochs else first
+    has_classes = run.task == "classes"
     return Unseen(
         epochs=suite.unseen_epochs,
         train=train.tolist(),
         test=first.tested,
-        correct=first.correct,
-        correct_tuned=(judged(personal) if suite.unseen_epochs else first).correct,
+        correct=first.correct if has_classes else None,
+        correct_tuned=tuned.correct if has_classes else None,
         group=None if guests.groups is None else guests.groups.tolist(),
+        values=first.values,
+        values_tuned=tuned.values,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flbench.core.state import State
+from flbench.core.targets import is_text, tokens_of
 from flbench.engine.machine.processor import processor
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.errors import BadParameter
@@ -95,6 +96,7 @@ def build_result(
     return Result(
         suite={"name": suite.name, "paper": suite.paper, **suite.settings()},
         dataset=suite.dataset,
+        task=None if run.task == "classes" else run.task,
         method=job.method.described,
         seed=job.seed,
         fingerprint=run.marks,
@@ -138,15 +140,17 @@ def _summary(run: Run, state: State, unseen: Unseen | None) -> dict[str, Any]:
         suite.headline,
         _groups(run),
         suite.target,
-        None if unseen is None else unseen.accuracies(),
-        run.held_out.y.ndim > 1,
+        None if unseen is None else unseen.headline_values(run.task),
+        is_text(run.held_out.y),
         suite.period_starts,
     )
     summary = {**computed(outcome), **history.measured_in_run(suite.headline)}
-    summary |= selection_quality(state.membership, run.groups, context.label_counts)
+    summary |= selection_quality(state.membership, run.groups, context.counted)
     if (cost := summary.get("megabits_to_target")) is not None:
         summary["megabits_to_target_flis"] = flis_compat(cost, context.layout.parameters)
-    return {**summary, "kld": mean_kld(context.label_counts.numpy())}
+    if run.task == "classes":
+        summary["kld"] = mean_kld(context.counted.numpy())
+    return summary
 
 
 def _clients(run: Run) -> Clients:
@@ -157,7 +161,8 @@ def _clients(run: Run) -> Clients:
         train=sizes("train").tolist(),
         validation=_validation(run, sizes("validation").tolist()),
         test=shown.tested,
-        correct=shown.correct,
+        correct=shown.correct if run.task == "classes" else None,
+        values=shown.values,
         loss=[round(loss, 6) for loss in shown.loss],
         group=_groups(run),
         bytes=moved.tolist(),
@@ -168,9 +173,14 @@ def _clients(run: Run) -> Clients:
 def _own(run: Run) -> Own | None:
     """How clients are judged with their own models, at the round that is reported."""
     shown = run.history.shown(run.suite.headline)
-    if shown.own_correct is None or shown.own_trained is None:
+    if shown.own_trained is None:
         return None
-    return Own(trained=shown.own_trained, test=shown.tested, correct=shown.own_correct)
+    return Own(
+        trained=shown.own_trained,
+        test=shown.tested,
+        correct=shown.own_correct,
+        values=shown.own_values,
+    )
 
 
 def _client_metrics(run: Run) -> dict[str, ClientMetricValues]:
@@ -195,12 +205,15 @@ def _undefined(run: Run, found: Mapping[str, ClientMetricValues]) -> list[str]:
     """What a person should know of metrics: for whom they are undefined, where they are missing."""
     lines: list[str] = []
     judged = run.suite.judged if run.judged is None else run.judged.tolist()
+    headline = () if run.metrics is None or run.metrics.headline is None else run.metrics.labels[:1]
+    values = dict.fromkeys(headline, run.history.shown(run.suite.headline).values)
+    values |= {label: one.values for label, one in found.items()}
     for label in () if run.metrics is None else run.metrics.labels:
-        if label not in found:
+        if label not in values:
             shown = run.history.shown(run.suite.headline).round
             lines.append(f"{label} is not reported: it was not asked for yet in round {shown}")
             continue
-        without = [client for client in judged if found[label].values[client] is None]
+        without = [client for client in judged if (values[label] or ())[client] is None]
         if without:
             ids = ", ".join(map(str, without[:10])) + (", ..." if len(without) > 10 else "")
             count = len(judged) - len(without)
@@ -213,7 +226,7 @@ def _undefined(run: Run, found: Mapping[str, ClientMetricValues]) -> list[str]:
 def _validation(run: Run, sizes: Sequence[int]) -> list[int]:
     """Validation samples of each client, for text their tokens; also of clients not judged."""
     shown = run.history.shown(run.suite.headline)
-    tokens = run.held_out.y[:1].numel()
+    tokens = tokens_of(run.held_out.y)
     pairs = zip(shown.tested, shown.validation_tested, sizes, strict=True)
     return [known if tested else size * tokens for tested, known, size in pairs]
 
@@ -227,9 +240,9 @@ def _encoded(scores: KeptScores) -> ScoreMatrix:
 
 def _labels(run: Run) -> list[dict[int, int]] | None:
     """Training samples of each client by label; None for text, and where labels are too many."""
-    if run.held_out.y.ndim > 1 or run.context.classes > MOST_LABELS:
+    if run.task != "classes" or is_text(run.held_out.y) or run.context.classes > MOST_LABELS:
         return None
-    counts: list[list[int]] = run.context.label_counts[: run.suite.training_clients].tolist()
+    counts: list[list[int]] = run.context.counted[: run.suite.training_clients].tolist()
     return [{label: count for label, count in enumerate(row) if count} for row in counts]
 
 

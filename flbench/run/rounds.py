@@ -29,7 +29,7 @@ from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.machine.processor import processor
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
-from flbench.errors import Diverged
+from flbench.errors import Diverged, UserError
 from flbench.federation.federation import Newcomers, Samples, label_counts
 from flbench.federation.periods import Period, Periods
 from flbench.metrics import EPOCHS, measured
@@ -44,6 +44,7 @@ from flbench.run.evaluation import evaluate_judged, selection_quality, with_own_
 from flbench.run.history import Evaluation, History
 from flbench.run.saving import Saving
 from flbench.suite import Suite
+from flbench.tasks import TASKS, TaskName
 
 FEW = 10_000
 """Of more clients than these, a cohort is drawn without shuffling all of them."""
@@ -83,6 +84,11 @@ class Run:
     saving: Saving | None = None
     periods: Periods | None = None
     period: Period | None = None
+
+    @property
+    def task(self) -> TaskName:
+        """What is predicted."""
+        return self.context.task
 
     @property
     def marks(self) -> Fingerprint:
@@ -243,7 +249,7 @@ def enter_period(run: Run, round_: int) -> None:
     run.context = replace(
         run.context,
         samples=samples.sizes("train"),
-        label_counts=label_counts(samples, run.context.classes).cpu(),
+        label_counts=label_counts(samples, run.context.outputs).cpu(),
         truth=None if run.context.truth is None else lambda: groups,
     )
 
@@ -275,16 +281,18 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
             found = evaluated(run, state, ctx)
     heard = list(filter(math.isfinite, losses))
     groups = None if run.groups is None else run.groups.tolist()
-    curves = measured(None if found is None else found.outcome(groups))
+    curves = measured(None if found is None else found.outcome(groups), run.task)
+    name = TASKS[run.task].headline
+    refuse_undefined_headline(found, name)
     metrics: dict[str, float | None] = {
-        "accuracy": curves.pop("accuracy"),
-        "accuracy_validation": None if found is None else found.validation_accuracy(),
+        name: curves.pop(name),
+        f"{name}_validation": None if found is None else found.validation_headline(),
         "loss": curves.pop("loss"),
         "train_loss": sum(heard) / len(heard) if heard else None,
         **curves,
-        **{f"accuracy_{name}": value for name, value in (found.others if found else {}).items()},
+        **{f"{name}_{other}": value for other, value in (found.others if found else {}).items()},
     }
-    chosen = selection_quality(state.membership, run.groups, ctx.label_counts)
+    chosen = selection_quality(state.membership, run.groups, ctx.counted)
     if found is not None and chosen["selection_error"] is not None:
         metrics |= chosen
     metrics |= {f"bytes_{way}": float(run.ledger.total(way)) for way in run.ledger.bits}
@@ -328,7 +336,8 @@ def evaluated(run: Run, state: State, ctx: RunContext) -> Evaluation:
         found = evaluate_judged(run.executor, personal, state, run.held_out, judged, *further)
         if run.history.own is not None:
             own, held_out = run.history.own, run.held_out
-            found = with_own_models(run.executor, own, personal, state, held_out, found)
+            judged_too = run.executor, own, personal, state, held_out
+            found = with_own_models(*judged_too, found, run.metrics)
     if present is not None:
         pairs = zip(found.labels, present.tolist(), strict=True)
         found = replace(found, labels=[g if is_there else -1 for g, is_there in pairs])
@@ -365,6 +374,18 @@ def complete_saving(run: Run, state: State) -> None:
         services.ledger = ledger
         services.drain()
     run.saving.show()
+
+
+def refuse_undefined_headline(found: Evaluation | None, name: str) -> None:
+    """Refuse a federation of which nobody can be judged.
+
+    Raises:
+        UserError: the headline is defined for no client.
+    """
+    if found is not None and found.headline() is None:
+        raise UserError(
+            f"{name} is undefined for all clients: their test samples have no label; expected some"
+        )
 
 
 def round_context(run: Run, round_: int) -> RunContext:

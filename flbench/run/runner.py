@@ -154,6 +154,7 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
         fingerprint=spec.fingerprint,
         groups=None if run.groups is None else run.groups.tolist(),
         path=str(target or ""),
+        task=run.task,
     )
     run.hooks.listen("run_started", info=info)
     last = None if run.checkpoint is None or target is None else kept_by(spec)
@@ -198,7 +199,7 @@ def _saved(
     saving, found = run.saving, dict[SavedKind, SavedFile]()
     if saving.shown is None:
         return {}, None
-    about = about_run(spec, run.marks, saving.shown.round)
+    about = about_run(spec, run.marks, saving.shown.round, run.task, saving.scale)
     try:
         for kind in saving.keep.saved:
             path = saved_path(target, kind, spec.seed)

@@ -17,12 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flbench.errors import UserError, naming
+from flbench.federation.target_scale import TargetScale
 from flbench.results.files import atomic_write
 from flbench.results.schema import (
     Count,
     Fingerprint,
     Method,
     Name,
+    Number,
     Positive,
     SavedKind,
     StoredValue,
@@ -31,6 +33,7 @@ from flbench.results.schema import (
 )
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
+from flbench.tasks import TaskName
 
 HEADER = "flbench"
 """Key of the header that holds everything but tensors, as JSON; one key, so that its place in the
@@ -52,6 +55,9 @@ class About(BaseModel):
         version: of the format.
         suite: its settings, as in the result.
         round: whose models they are: the round that the summary reports.
+        task: what is predicted.
+        target_mean, target_deviation: of numbers that are predicted, the mean and the deviation of
+            all training targets: outputs are deviations from the mean, in units of the deviation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +70,9 @@ class About(BaseModel):
     seed: Count
     fingerprint: Fingerprint
     round: Positive
+    task: TaskName = "classes"
+    target_mean: list[Number] = []
+    target_deviation: list[Number] = []
 
 
 class ModelsAbout(About):
@@ -73,7 +82,7 @@ class ModelsAbout(About):
         clients: ids of the clients that have a model in the file, ascending.
         rows: for each of them the place of its model in every tensor.
         shape: of a sample.
-        classes: C, number of labels.
+        outputs: C, outputs of the network: classes, numbers or labels.
         tokens: number of different tokens of samples with one label each; 0 for other samples.
         predicts: what turns samples into logits: the "network" alone, the "module" of the method,
             or a "predictor" that lives in its run.
@@ -84,7 +93,7 @@ class ModelsAbout(About):
     clients: list[Count] = Field(min_length=1)
     rows: list[Count] = Field(min_length=1)
     shape: list[Count]
-    classes: Positive
+    outputs: Positive
     tokens: Count = 0
     predicts: Predicts
     common: list[str] = []
@@ -96,22 +105,22 @@ class ModelsAbout(About):
 
 
 class PredictionsAbout(About):
-    """What a file of predictions says beside the tensors.
-
-    Attributes:
-        gives: what the tensor of predictions holds.
-    """
+    """What a file of predictions says beside the tensors."""
 
     holds: Literal["predictions"] = "predictions"
-    gives: Literal["log_probabilities", "values"] = "log_probabilities"
 
 
 AboutKind = TypeVar("AboutKind", bound=About)
 
 
-def about_run(spec: RunSpec, marks: Fingerprint, round_: int) -> dict[str, Any]:
+def about_run(
+    spec: RunSpec, marks: Fingerprint, round_: int, task: TaskName, scale: TargetScale | None
+) -> dict[str, Any]:
     """What every saved file of a run says of it; `round_` is the one that the summary reports."""
     return {
+        "target_mean": [] if scale is None else scale.mean.tolist(),
+        "target_deviation": [] if scale is None else scale.deviation.tolist(),
+        "task": task,
         "suite": {"name": spec.suite.name, **spec.suite.settings()},
         "dataset": spec.suite.dataset,
         "method": spec.method.described,

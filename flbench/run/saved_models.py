@@ -65,13 +65,13 @@ def models_of(
     known = {f"{RECEIVED}{name}": tensor.cpu() for name, tensor in personal.extras.items()}
     if (predicts := predicting(run, personal, saving.tokens)) == "module":
         known[f"{CONTEXT}samples"] = context.samples.cpu()
-        known[f"{CONTEXT}label_counts"] = context.label_counts.cpu()
+        known[f"{CONTEXT}label_counts"] = context.counted.cpu()
     made = ModelsAbout(
         **about,
         clients=served.clients.tolist(),
         rows=served.rows.tolist(),
         shape=list(run.held_out.x.shape[1:]),
-        classes=context.classes,
+        outputs=context.outputs,
         tokens=saving.tokens,
         predicts=predicts,
         common=sorted(common),
@@ -98,8 +98,8 @@ def predicting(run: Run, personal: Personal, tokens: int) -> Predicts:
     kind = type(module)
     if kind.forward is not plain.forward or kind.predict is not plain.predict:
         return "module"
-    shape, classes = tuple(run.held_out.x.shape[1:]), run.context.classes
-    net = build_network(run.suite, shape, classes, run.seed, tokens=tokens)
+    shape, outputs = tuple(run.held_out.x.shape[1:]), run.context.outputs
+    net = build_network(run.suite, shape, outputs, run.seed, tokens=tokens)
     names = {name for name, _ in _named(net)}
     return "network" if {file_name(name) for name, _ in _named(module)} == names else "module"
 
@@ -119,7 +119,7 @@ class PersonalModule(nn.Module):
         module.start, module.received = start, Received(received, EVALUATION)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits that are judged for samples, shape (b, ...) -> (b, C); text (b, T, C)."""
+        """What is judged for samples, shape (b, ...) -> (b, C); of text (b, T, C)."""
         return self.module.predict(x)
 
 
@@ -154,10 +154,11 @@ class SavedModels:
         return {name: one if name in common else one[row] for name, one in models.items()}
 
     def module(self, client: int) -> nn.Module:
-        """A client's model in evaluation mode: samples as in the data set -> logits.
+        """A client's model in evaluation mode: samples as in the data set -> logits, or numbers.
 
-        It is the network itself where the method leaves predictions to it, else the method's module
-        (which its package must be installed for).
+        Numbers are deviations from `about.target_mean`, in units of `about.target_deviation`. It is
+        the network itself where the method leaves predictions to it, else the method's module, for
+        which its package must be installed.
 
         Raises:
             UserError: no model of the client is in the file, or it does not predict without its
@@ -171,7 +172,7 @@ class SavedModels:
             )
         suite = _suite(self.path, about)
         net = build_network(
-            suite, tuple(about.shape), about.classes, about.seed, tokens=about.tokens
+            suite, tuple(about.shape), about.outputs, about.seed, tokens=about.tokens
         )
         if about.predicts == "network":
             _load(self.path, net, {name: name for name, _ in _named(net)}, state)
@@ -258,7 +259,7 @@ def _method_module(saved: SavedModels, suite: Suite, net: nn.Module) -> ClientMo
     counts = saved.tensors.get(f"{CONTEXT}label_counts", torch.empty(0))
     for name, tensor, shape in (
         ("samples", samples, [clients]),
-        ("label_counts", counts, [clients, about.classes]),
+        ("label_counts", counts, [clients, about.outputs]),
     ):
         if list(tensor.shape) != shape or tensor.is_floating_point():
             got = list(tensor.shape)
@@ -271,7 +272,8 @@ def _method_module(saved: SavedModels, suite: Suite, net: nn.Module) -> ClientMo
         cohort=nothing.long(),
         samples=samples,
         label_counts=counts,
-        classes=about.classes,
+        classes=about.outputs,
+        task=about.task,
         layout=layout,
         initial=layout.flatten(plain),
         local=suite.local,

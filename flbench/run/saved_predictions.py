@@ -7,11 +7,12 @@ right = found.log_probabilities.argmax(-1) == found.target
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
 from torch import Tensor
 
 from flbench.errors import UserError
@@ -19,9 +20,12 @@ from flbench.metrics import Floats, Ints
 from flbench.results.files import user_path
 from flbench.run.saved_files import PredictionsAbout, read_saved
 from flbench.run.saving import Served
+from flbench.tasks import TaskName
 
-TYPES = {"client": np.int64, "index": np.int64, "target": np.int64}
-"""Of the arrays beside the predictions, which are float64."""
+GIVES: Mapping[TaskName, str] = {
+    "classes": "log_probabilities", "numbers": "values", "labels": "log_probabilities",
+}  # fmt: skip
+"""Task -> the name of what is predicted, in a file and for who reads it."""
 
 
 @dataclass(frozen=True)
@@ -32,34 +36,69 @@ class SavedPredictions:
 
     Attributes:
         path: of the file.
-        about: suite, method, seed and fingerprints.
-        client: whose sample it is, shape (m,).
-        index: place of the sample in the data set, shape (m,).
-        target: its label, shape (m,); of text those of its tokens, shape (m, T), -100 = none.
-        log_probabilities: of the classes, in nats, shape (m, C), float64; of text (m, T, C).
+        about: suite, method, seed, fingerprints and task.
+        client: whose sample it is, shape (m,), int64.
+        index: place of the sample in the data set, shape (m,), int64.
+        target: its class, shape (m,), int64; of text the next tokens, shape (m, T); of numbers,
+            these in deviations, shape (m, k), float64; of labels 0 or 1, shape (m, C), int64. -100
+            or NaN = there is none.
+        predicted: what `log_probabilities` or `values` return.
     """
 
     path: Path
     about: PredictionsAbout
     client: Ints
     index: Ints
-    target: Ints
-    log_probabilities: Floats
+    target: Ints | Floats
+    predicted: Floats
+
+    @property
+    def log_probabilities(self) -> Floats:
+        """Of the classes, in nats, shape (m, C), float64; of text (m, T, C); of each label (m, C).
+
+        Raises:
+            UserError: numbers are predicted.
+        """
+        return self._given("log_probabilities")
+
+    @property
+    def values(self) -> Floats:
+        """Numbers, in deviations from `about.target_mean` as `target`, shape (m, k), float64.
+
+        Raises:
+            UserError: classes or labels are predicted.
+        """
+        return self._given("values")
+
+    def _given(self, name: str) -> Floats:
+        given = GIVES[self.about.task]
+        if name != given:
+            raise UserError(f"{self.path}: it has {given} of {self.about.task}, no {name}")
+        return self.predicted
+
+    def in_units(self) -> tuple[Floats, Floats]:
+        """Values and targets in the units of the data set, shape (m, k) each.
+
+        Raises:
+            UserError: classes or labels are predicted.
+        """
+        mean, deviation = map(np.array, (self.about.target_mean, self.about.target_deviation))
+        return self.values * deviation + mean, self.target * deviation + mean
 
     def of(self, client: int) -> SavedPredictions:
         """Those of one client; none where the result does not judge it."""
         own = self.client == client
-        return SavedPredictions(
-            self.path,
-            self.about,
-            self.client[own],
-            self.index[own],
-            self.target[own],
-            self.log_probabilities[own],
-        )
+        some = {
+            name: getattr(self, name)[own] for name in ("client", "index", "target", "predicted")
+        }
+        return replace(self, **some)
 
     def accuracies(self) -> dict[int, float]:
-        """Accuracy of each client, as in the result."""
+        """Accuracy of each client, as in the result.
+
+        Raises:
+            UserError: numbers are predicted.
+        """
         right, counted = self.log_probabilities.argmax(axis=-1) == self.target, self.target != -100
         found = {}
         for client in np.unique(self.client).tolist():
@@ -73,11 +112,18 @@ def predictions_of(
 ) -> tuple[PredictionsAbout, dict[str, Tensor]]:
     """What a file of predictions holds; `about` is what it says of the run."""
     assert served.outputs is not None, "predictions are asked for"
+    task, outputs = about["task"], served.outputs.double()
+    given = outputs
+    if task == "classes":
+        given = outputs.log_softmax(dim=-1)
+    elif task == "labels":
+        given = F.logsigmoid(outputs)
+    targets = served.targets.double() if task == "numbers" else served.targets.long()
     tensors = {
         "client": served.clients.repeat_interleave(served.samples),
         "index": served.places,
-        "target": served.targets,
-        "log_probabilities": served.outputs.double().log_softmax(dim=-1),
+        "target": targets,
+        GIVES[task]: given,
     }
     return PredictionsAbout(**about), tensors
 
@@ -95,17 +141,27 @@ def read_predictions(path: str | Path) -> SavedPredictions:
     found = user_path(path)
     about, tensors = read_saved(found, PredictionsAbout)
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    if wanted := sorted({*TYPES, about.gives} ^ arrays.keys()):
-        raise UserError(f"{found}: expected {', '.join(TYPES)} and {about.gives}: '{wanted[0]}'")
-    said, target = arrays.pop(about.gives), arrays["target"]
-    for name, array in arrays.items():
-        shape = (len(said),) if name != "target" else said.shape[:-1]
-        if array.dtype != TYPES[name] or array.shape != shape:
-            got = f"{array.dtype} of shape {array.shape}"
-            raise UserError(f"{found}: '{name}': int64 of shape {shape} expected, got {got}")
-    if said.dtype != np.float64 or said.ndim not in (2, 3) or len(target) == 0:
+    given, task = GIVES[about.task], about.task
+    expected = {"client", "index", "target", given}
+    if other := sorted(expected ^ arrays.keys()):
+        names = ", ".join(sorted(expected))
+        what = "is missing" if other[0] in expected else "is none of them"
+        raise UserError(f"{found}: {names} expected: '{other[0]}' {what}")
+    said = arrays.pop(given)
+    is_text = task == "classes" and arrays["target"].ndim == 2
+    if said.dtype != np.float64 or said.ndim != (3 if is_text else 2):
         got = f"{said.dtype} of shape {said.shape}"
-        raise UserError(f"{found}: '{about.gives}': float64 of shape (m, C) expected, got {got}")
-    return SavedPredictions(
-        found, about, arrays["client"], arrays["index"], target, log_probabilities=said
-    )
+        raise UserError(f"{found}: '{given}': float64 of shape (m, C) expected, got {got}")
+    shapes = {"target": said.shape[:-1] if task == "classes" else said.shape}
+    for name, array in arrays.items():
+        kind = np.float64 if name == "target" and task == "numbers" else np.int64
+        shape = shapes.get(name, said.shape[:1])
+        if array.dtype != kind or array.shape != shape:
+            got = f"{array.dtype} of shape {array.shape}"
+            wanted = f"{np.dtype(kind)} of shape {shape}"
+            raise UserError(f"{found}: '{name}': {wanted} expected, got {got}")
+    if task == "numbers" and not (
+        len(about.target_mean) == len(about.target_deviation) == said.shape[1]
+    ):
+        raise UserError(f"{found}: 'target_mean': {said.shape[1]} numbers expected")
+    return SavedPredictions(found, about, **arrays, predicted=said)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from flbench.core.model_bank import plain, take
 from flbench.core.state import Personal, State
+from flbench.core.targets import tokens_of
 from flbench.errors import BadParameter
 from flbench.federation.federation import Samples
+from flbench.federation.target_scale import TargetScale
 from flbench.results.kept_files import KeepOptions
 
 MOST = 2**33
@@ -31,11 +33,11 @@ class Served:
         models: different models, shape (k, W), on the CPU.
         rows: the model of each client, shape (n,), int64.
         personal: how they predict; its own models do not count.
-        outputs: logits of the clients' test samples, one client after the other, shape (m, ...);
-            None = they are not asked for.
+        outputs: logits of the clients' test samples, one client after the other, shape (m, ...), or
+            numbers; None = they are not asked for.
         samples: test samples of each of them, shape (n,).
         places: places of the samples in the data set, shape (m,), int64.
-        targets: their labels, shape (m,), or (m, T).
+        targets: what is to be predicted of them, as `core.targets` says.
     """
 
     round: int
@@ -56,12 +58,14 @@ class Saving:
     Attributes:
         keep: what was asked for.
         tokens: number of different tokens of samples with one label each, else 0.
+        scale: of numbers that are predicted; None = other targets.
         taken: what the last evaluation has judged.
         shown: what the evaluation has judged that the summary reports so far.
     """
 
     keep: KeepOptions
     tokens: int = 0
+    scale: TargetScale | None = None
     taken: Served | None = None
     shown: Served | None = None
 
@@ -106,21 +110,21 @@ def distinct(personal: Personal, state: State) -> tuple[Tensor, Tensor]:
     return found.detach().cpu().clone(), index
 
 
-def refuse_too_many(keep: KeepOptions, samples: int, y: Tensor, classes: int) -> None:
+def refuse_too_many(keep: KeepOptions, samples: int, y: Tensor, outputs: int) -> None:
     """Refuse predictions that no file is to hold, before the first round.
 
     Args:
         keep: what was asked for.
         samples: test samples of all clients together.
-        y: labels of some samples, shape (m,), or tokens, shape (m, T).
-        classes: C.
+        y: targets of some samples.
+        outputs: of the network, C.
 
     Raises:
         BadParameter: they are too many.
     """
-    numbers = samples * max(1, y[:1].numel()) * classes
+    numbers = samples * tokens_of(y) * outputs
     if keep.predictions and 8 * numbers > MOST:
         raise BadParameter(
-            f"--save-predictions: {numbers:,} numbers, {samples:,} test samples of {classes:,}"
-            f" classes each: expected at most {MOST // 8:,}; drop the option, or set fewer clients"
+            f"--save-predictions: {numbers:,} numbers for {samples:,} test samples: at most"
+            f" {MOST // 8:,} expected; drop the option, or set fewer clients"
         )

@@ -19,9 +19,15 @@ from flbench.core.dataset import Dataset
 from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
+from flbench.core.targets import is_text
 from flbench.datasets.status import opens_argument, spread
 from flbench.engine import batchnorm
-from flbench.engine.client_metrics import ClientMetric, ClientMetrics, find_metric
+from flbench.engine.client_metrics import (
+    ClientMetric,
+    ClientMetrics,
+    find_metric,
+    metrics_of_task,
+)
 from flbench.engine.clock import SimulatedClock
 from flbench.engine.distributed import DistributedExecutor
 from flbench.engine.lanes.automatic import automatic
@@ -38,6 +44,7 @@ from flbench.errors import Undefined, UserError
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
 from flbench.federation.periods import Periods, periods_of
+from flbench.federation.target_scale import SCALARS, SCALE, SUMS
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
@@ -46,7 +53,7 @@ from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
 from flbench.run.checkpoint import Origin, Resumed, expect_state, load_checkpoint
 from flbench.run.checkpoint_file import generations
-from flbench.run.composition import joined, plugins_of
+from flbench.run.composition import MethodStack, joined, plugins_of
 from flbench.run.context import RunContext, RunServices
 from flbench.run.continued import Ended
 from flbench.run.core_digest import core, core_parts
@@ -64,6 +71,7 @@ from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.saving import Saving, refuse_too_many
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
+from flbench.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -104,6 +112,7 @@ def prepare(
         return divide(spec.suite, hooks, samples, spec.seed, gather, spec.say)
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
+    refuse_other_tasks(federation.task, spec.method)
     if opens_argument(spec.suite.dataset):
         spec.say(described(federation))
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
@@ -125,6 +134,20 @@ def prepare(
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
+
+
+def refuse_other_tasks(task: TaskName, method: MethodStack) -> None:
+    """Refuse a method on a data set of a task that it does not know.
+
+    Raises:
+        Undefined: a plugin of the method declares other `tasks`.
+    """
+    for name, known in method.tasks:
+        if task not in known:
+            raise Undefined(
+                f"{name}: it is defined for {', '.join(known)}, and the task of the data set is"
+                f" '{task}'"
+            )
 
 
 def described(federation: Federation) -> str:
@@ -181,7 +204,7 @@ def vocabulary(federation: Federation) -> int:
     pools = [federation.visible, federation.held_out]
     if federation.newcomers is not None:
         pools += [federation.newcomers.visible, federation.newcomers.held_out]
-    if pools[0].x.is_floating_point() or pools[0].y.ndim > 1:
+    if pools[0].x.is_floating_point() or is_text(pools[0].y):
         return 0
     return max(int(pool.x.max()) + 1 for pool in pools)
 
@@ -296,7 +319,7 @@ def saving_of(spec: RunSpec, federation: Federation, judged: Tensor) -> Saving |
     if federation.newcomers is not None:
         count = len(federation.newcomers)
         spec.say(f"of {count} clients that join after the last round nothing is saved")
-    return Saving(spec.keep, vocabulary(federation))
+    return Saving(spec.keep, vocabulary(federation), federation.scale)
 
 
 def own_models(suite: Suite, context: RunContext) -> OwnModels | None:
@@ -315,7 +338,8 @@ def build_periods(
         return None
     names = visible.names or range(federation.clients)
     changes, rounds = suite.periods, suite.rounds
-    table = periods_of(changes, rounds, seed, federation.groups, names, federation.classes)
+    classes = federation.classes if federation.task == "classes" else 0
+    table = periods_of(changes, rounds, seed, federation.groups, names, classes)
     return Periods(table, visible, held_out)
 
 
@@ -364,8 +388,13 @@ installed = cache(version)
 
 
 def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> ClientMetrics | None:
-    """The metrics that suite, person and methods ask for; None = no others than accuracy."""
-    found = {one.label: one for one in map(find_metric, spec.suite.metrics)}
+    """The metrics of the task, and those that suite, person and methods ask for.
+
+    None = no others than accuracy.
+    """
+    task = context.task
+    own = [find_metric(one, task) for one in spec.suite.metrics]
+    found = {one.label: one for one in (*metrics_of_task(task), *own)}
     packages = {
         one.name: f"{one.distribution} {one.version}" for one in spec.method.described.plugins
     }
@@ -375,11 +404,12 @@ def client_metrics(spec: RunSpec, hooks: HookCaller, context: RunContext) -> Cli
         package = packages.get(plugin, plugin)
         found[label] = ClientMetric(label, label, {}, package, make, plugin)
     for label in found:
-        if is_taken(label):
+        if is_taken(label, task) and label != TASKS[task].headline:
             raise UserError(f"metric '{label}': a result has another number of this name")
     if not found:
         return None
-    return ClientMetrics(found, context.classes, context.executor.workspace.device, spec.say)
+    device = context.executor.workspace.device
+    return ClientMetrics(found, context.outputs, device, spec.say, task=task)
 
 
 def fresh_row(
@@ -427,6 +457,7 @@ def first_context(
         pools_data=spec.method.pools_data,
         names=samples.names,
         networks=draw_networks(spec.suite, spec.seed, samples.names or range(federation.clients)),
+        task=federation.task,
     )
 
 
@@ -512,6 +543,7 @@ def first_state(
     rounds_read = run.services.rounds_read
     refuse_too_large(run)
     run.services.rounds_read = rounds_read  # what a method needs is no number of a run
+    count_target_scale(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial
@@ -525,6 +557,15 @@ def first_state(
         memory={name: memory.value for name, memory in kept.items()},
         scopes={name: memory.scope for name, memory in kept.items()},
     )
+
+
+def count_target_scale(run: Run) -> None:
+    """Count what tells the server the scale of the targets, and every client what it is."""
+    if run.task != "numbers":
+        return
+    everybody, scalars = run.context.everybody, SCALARS * run.context.outputs
+    run.ledger.send("up", everybody, SUMS, scalars)
+    run.ledger.send("down", everybody, SCALE, scalars)
 
 
 def loaded(run: Run, path: Path, origin: Origin, changed_source: bool) -> Resumed:

@@ -21,7 +21,8 @@ def config_of(result: Result) -> dict[str, Any]:
     )
     method = result.method
     plugins = [plugin.model_dump() for plugin in method.plugins]
-    return {**table, "method": method.name, "params": method.params, "plugins": plugins}
+    about = {"method": method.name, "params": method.params, "plugins": plugins}
+    return {**table, **about, "task": result.headline.name}
 
 
 def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
@@ -32,7 +33,7 @@ def tables(result: Result) -> Iterator[tuple[str, Columns, Rows]]:
     from a round on.
     """
     clients = result.clients
-    names = ("train", "validation", "test", "correct", "loss", "group", "bytes")
+    names = ("train", "validation", "test", "correct", "values", "loss", "group", "bytes")
     asked = {label: one.values for label, one in (result.client_metrics or {}).items()}
     arrays = {**{name: getattr(clients, name) for name in names}, **asked}
     yield "clients", *_columns(arrays, clients.labels)

@@ -20,6 +20,7 @@ from flbench.results.difference import relative_distance
 from flbench.results.marks import KINDS, How, Mark
 from flbench.results.schema import YOUNGER, Result, ScoreMatrix
 from flbench.submission.verification import computed_otherwise
+from flbench.tasks import Task
 
 ROUNDING = 1e-12
 """One client of 100 that is elsewhere is a share of .01, computed as .010000000000000009."""
@@ -31,7 +32,8 @@ PARTS = {
     "membership": "groups", "bytes": "what was sent", "reads": "what was sent",
 }  # fmt: skip
 """The parts of fields in what a person reads; others have the name of the field."""
-CURVES = {"share": "accuracy by round", "bytes": "bytes by round", "loss": "loss by round"}
+CURVES = {"bytes": "bytes by round", "loss": "loss by round"}
+"""The parts of curves but those of the headline, by the kind of their numbers."""
 OTHERS = "other numbers by round"
 
 
@@ -157,22 +159,34 @@ def compare(claimed: Result, again: Result, rounds: int) -> list[Part]:
     pair = _Pair(claimed, again, rounds)
     alike = not computed_otherwise(claimed, again)
     fields = [field for field in Result.model_fields if pair.judges(mark_of(Result, field))]
-    found: dict[str, list[Deviation]] = {part: [] for field in fields for part in _parts(field)}
+    task = claimed.headline
+    parts = [part for field in fields for part in _parts(field, task)]
+    found: dict[str, list[Deviation]] = {part: [] for part in parts}
     for field in fields:
         for entry in _field(pair, "", claimed, again, field):
-            found[_part(entry.where)].append(entry)
+            found[_part(entry.where, task)].append(entry)
     return [Part(name, entries, alike) for name, entries in found.items()]
 
 
-def _parts(field: str) -> Iterable[str]:
+def _parts(field: str, task: Task) -> Iterable[str]:
     """The parts in which a person reads of a field of a result."""
-    return (*CURVES.values(), OTHERS) if field == "curves" else (PARTS.get(field, field),)
+    if field != "curves":
+        return (PARTS.get(field, field),)
+    return (_by_round(task), *CURVES.values(), OTHERS)
 
 
-def _part(where: str) -> str:
+def _by_round(task: Task) -> str:
+    return f"{task.heading} by round"
+
+
+def _part(where: str, task: Task) -> str:
     """The part of something in a result."""
     field, _, name = where.replace(",", ".").partition(".")
-    return CURVES.get(curve_kind(name), OTHERS) if field == "curves" else PARTS.get(field, field)
+    if field != "curves":
+        return PARTS.get(field, field)
+    if name == task.headline or name.startswith(f"{task.headline}_"):
+        return _by_round(task)
+    return CURVES.get(curve_kind(name), OTHERS)
 
 
 def mark_of(model: type[BaseModel], field: str) -> Mark:

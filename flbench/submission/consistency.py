@@ -17,6 +17,7 @@ from flbench.results.schema import SCHEMA, YOUNGER, Result, first_problem
 from flbench.run.composition import MethodStack
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
+from flbench.tasks import Task, TaskName
 
 CLOSE = 1e-5
 """Allowed difference from a recomputed number; curves and losses have six decimals."""
@@ -24,8 +25,10 @@ MEASURED = (
     "accuracy_validation", "ari", "groups", "slowest_down", "train_loss", EPOCHS,
 )  # fmt: skip
 """Curves that every run has, though no number may be in them."""
-NEEDED = ("ece", "kld", "selection_error", "selection_false_positives", "selection_false_negatives")
+NEEDED = ("selection_error", "selection_false_positives", "selection_false_negatives")
 """Numbers of every summary that follow from no array."""
+OF_CLASSES = ("ece", "kld")
+"""Those that a summary has beside them where samples have classes."""
 ROUNDED = 1.5e-6
 """Entries of curves that differ by less may be rounded from equal numbers."""
 
@@ -82,7 +85,7 @@ def faults(result: Result) -> Iterator[str]:
         yield str(error)
         return
     yield from _marks(result, job)
-    yield from _metrics(job.suite)
+    yield from _metrics(job.suite, result.headline.name)
     shape = list(_shape(result, job.suite))
     yield from shape or _numbers(result)
 
@@ -101,12 +104,12 @@ def _marks(result: Result, job: RunSpec) -> Iterator[str]:
         yield f"'method.name': {names} expected, its plugins, got {result.method.name}"
 
 
-def _metrics(suite: Suite) -> Iterator[str]:
+def _metrics(suite: Suite, task: TaskName) -> Iterator[str]:
     """Metrics that no file may ask for; of installed metrics only a run knows the parameters."""
     for one in suite.metrics:
         if is_class(one.name) and one.name not in entries("metrics"):
             try:
-                checked_params(one.name, one.params)
+                checked_params(one.name, one.params, task)
             except UserError as error:
                 yield f"'client_metrics': {error}"
 
@@ -124,12 +127,12 @@ def departures(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 def _shape(result: Result, suite: Suite) -> Iterator[str]:
     """Curves and arrays that are missing, or do not fit the suite's rounds and clients."""
-    needed = ["accuracy", "loss", *(f"bytes_{way}" for way in WAYS)]
+    needed = [result.headline.headline, "loss", *(f"bytes_{way}" for way in WAYS)]
     if suite.clock is not None:
         needed.append(TIME)
     elif TIME in result.curves:
         yield f"'curves.{TIME}': nothing expected, as the suite has no clock"
-    for name in (*needed, *MEASURED):
+    for name in (*needed, *map(result.headline.named, MEASURED)):
         if name not in result.curves and not _may_lack(result, f"curves.{name}"):
             yield f"'curves.{name}': field required"
     for name, curve in result.curves.items():
@@ -168,8 +171,8 @@ def younger(result: Result) -> Iterator[str]:
 
 def _numbers(result: Result) -> Iterator[str]:
     """Contradictions between the numbers of a result whose curves and arrays are complete."""
-    recounted = recount(result)
-    for name in (*recounted, *NEEDED):
+    recounted, named = recount(result), result.headline.named
+    for name in (*recounted, *NEEDED, *(() if result.task else OF_CLASSES)):
         if name not in result.summary and not _may_lack(result, f"summary.{name}"):
             yield f"'summary.{name}': field required"
     for name, expected in recounted.items():
@@ -178,13 +181,14 @@ def _numbers(result: Result) -> Iterator[str]:
             yield f"'summary.{name}': {_shown(expected)} expected by its arrays, got {_shown(came)}"
     shown = result.summary.get("round")
     for drawn, mean in (("accuracy", JUDGED["served"]), ("accuracy_own", JUDGED["own"])):
-        accuracy = result.summary.get(mean)
+        drawn, mean = named(drawn), named(mean)
+        headline = result.summary.get(mean)
         for round_, value in enumerate(result.curves.get(drawn, ()), start=1):
-            if round_ == shown and relative_distance(value, accuracy) > CLOSE:
-                what = f"{_shown(accuracy)} expected in round {shown}, as in 'summary.{mean}'"
+            if round_ == shown and relative_distance(value, headline) > CLOSE:
+                what = f"{_shown(headline)} expected in round {shown}, as in 'summary.{mean}'"
                 yield f"'curves.{drawn}': {what}, got {_shown(value)}"
-    if result.own is not None and "accuracy_own" not in result.curves:
-        yield "'curves.accuracy_own': field required, as there are own models"
+    if result.own is not None and (own := named("accuracy_own")) not in result.curves:
+        yield f"'curves.{own}': field required, as there are own models"
     for way in {**dict.fromkeys(WAYS), **result.bytes}:
         curve = result.curves.get(f"bytes_{way}", [None])
         total, last = sum(result.bytes.get(way, {}).values()), curve[-1]
@@ -206,21 +210,22 @@ def recount(result: Result) -> dict[str, float | None]:
         Name in the summary -> number; None where there is none. What needs the models or the data
         (calibration, wrong members, how labels are spread) is left out.
     """
-    curves, found = result.curves, result.summary
-    measured = {at: value for at, value in enumerate(curves["accuracy"], 1) if value is not None}
-    chosen = _chosen(curves.get("accuracy_validation", []))
+    curves, found, task = result.curves, result.summary, result.headline
+    drawn = enumerate(curves[task.headline], 1)
+    measured = {at: value for at, value in drawn if value is not None}
+    chosen = _chosen(curves.get(task.named("accuracy_validation"), []), task)
     best = chosen or [min(measured)]  # older files call the first round chosen where none was
     validated = result.suite.get("headline", "last") == "validation"
     recounted = computed(result.outcome())
     recounted["round"] = _nearest(found.get("round"), best) if validated else max(measured)
-    recounted["accuracy_last"] = measured[max(measured)]
-    accuracies = [measured[round_] for round_ in best if round_ in measured]
-    stated = found.get("accuracy_chosen")
+    recounted[task.named("accuracy_last")] = measured[max(measured)]
+    headlines = [measured[round_] for round_ in best if round_ in measured]
+    stated = found.get(task.named("accuracy_chosen"))
     if not chosen and stated is None:
-        accuracies = []
-    recounted["accuracy_chosen"] = _nearest(stated, accuracies)
-    if "accuracy_fine_tuned" in found:
-        recounted["accuracy_fine_tuned"] = (curves.get("accuracy_fine_tuned") or [None])[-1]
+        headlines = []
+    recounted[task.named("accuracy_chosen")] = _nearest(stated, headlines)
+    if (tuned := task.named("accuracy_fine_tuned")) in found:
+        recounted[tuned] = (curves.get(tuned) or [None])[-1]
     if "megabits_to_target_flis" in found:  # a file does not say how large its network is
         cost = recounted.get("megabits_to_target")
         possible = [] if cost is None else [cost, flis_compat(cost, GREY_LENET)]
@@ -228,11 +233,11 @@ def recount(result: Result) -> dict[str, float | None]:
     return recounted
 
 
-def _chosen(curve: Sequence[float | None]) -> list[int]:
+def _chosen(curve: Sequence[float | None], task: Task) -> list[int]:
     """The rounds that validation may have chosen, as curves are rounded to six decimals."""
     known = {round_: value for round_, value in enumerate(curve, 1) if value is not None}
-    best = max(known.values(), default=0.0)
-    return [round_ for round_, value in known.items() if value >= best - ROUNDED]
+    best = (max if task.higher_is_better else min)(known.values(), default=0.0)
+    return [round_ for round_, value in known.items() if task.gain(value, best) >= -ROUNDED]
 
 
 def _nearest(stated: float | None, possible: Sequence[float]) -> float | None:

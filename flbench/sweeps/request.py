@@ -205,7 +205,7 @@ def _asked_suite(
         suite = load_suite(name, dataset, overrides)
     metrics = *suite.metrics, *map(metric_of, request.metrics)
     for metric in metrics:
-        find_metric(metric)  # before anything runs
+        find_metric(metric, None)  # before anything runs
     return suite.model_copy(update={"metrics": metrics}), dataset
 
 

@@ -156,14 +156,16 @@ def _shown(
 
 def end_of_line(outcome: Outcome) -> str:
     """The rest of the line of a finished cell."""
-    from flbench.terminal.console import span
+    from flbench.metrics import HEADLINE
+    from flbench.terminal.console import headline_text, span
 
     if outcome.result is None:
         return f": {outcome.what}, {outcome.why}"
-    accuracy = outcome.result.summary.get("accuracy_mean")
-    shown = "-" if accuracy is None else f"{accuracy:.3f}"
+    task = outcome.result.headline
+    value = outcome.result.summary.get(task.named(HEADLINE))
+    shown = headline_text(task, "-" if value is None else f"{value:.3f}")
     took = "by another process" if outcome.what == COMPLETE else span(outcome.seconds)
-    return f"  accuracy {shown}  {took}"
+    return f"  {shown}  {took}"
 
 
 def summary(outcomes: Iterable[Outcome], total: int) -> str:

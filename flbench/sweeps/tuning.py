@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from flbench.core.parameters import Parameter
 from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.tasks import Task
 
 if TYPE_CHECKING:
     from flbench.sweeps.launchers import Outcome
@@ -24,6 +25,7 @@ FIRST_SEED = 1000
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What a number's default is multiplied by."""
 SCORE = "accuracy_validation"
+"""The curve that trials are judged by, as it is called for classes; `Task.named` has the others."""
 NO_SCORE = "tuning needs validation samples: raise validation_fraction"
 """What a person is told who has none."""
 LATEST = 10
@@ -33,7 +35,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """A set of parameters, and its mean score over the tuning seeds; None = a run failed."""
+    """A set of parameters, and its mean headline over the tuning seeds; None = a run failed."""
 
     params: Point
     score: float | None
@@ -110,7 +112,7 @@ def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]
 
 
 def score_of(outcomes: Sequence[Outcome]) -> float | None:
-    """Mean over a trial's runs of the mean validation accuracy of the last ten evaluations.
+    """Mean over a trial's runs of the mean validation headline of the last ten evaluations.
 
     Returns:
         None where one of its runs failed.
@@ -121,12 +123,13 @@ def score_of(outcomes: Sequence[Outcome]) -> float | None:
     results = [one.result for one in outcomes if one.result is not None]
     if len(results) < len(outcomes):
         return None
-    curves = [[v for v in one.curves.get(SCORE, []) if v is not None] for one in results]
+    drawn = [one.curves.get(one.headline.named(SCORE), []) for one in results]
+    curves = [[value for value in curve if value is not None] for curve in drawn]
     if not all(curves):
         raise UserError(NO_SCORE)
     return mean(mean(curve[-LATEST:]) for curve in curves)
 
 
-def order(trial: Trial) -> tuple[bool, float]:
+def order(trial: Trial, task: Task) -> tuple[bool, float]:
     """The best first, what failed last; of equals, what was drawn first."""
-    return trial.score is None, -(trial.score or 0.0)
+    return trial.score is None, -task.score(trial.score or 0.0)

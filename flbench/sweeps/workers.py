@@ -44,6 +44,7 @@ from flbench.sweeps.launchers import (
     stoppable,
 )
 from flbench.sweeps.request import Cell
+from flbench.tasks import TASKS
 from flbench.terminal.console import Console, RunBar, SweepProgress
 
 PRELOADED = ["flbench.sweeps.workers"]
@@ -335,7 +336,8 @@ class WorkerConsole(Console):
             self.send("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT)
         if now - self._reported >= REFRESH:
             self._reported = now
-            shown = {"accuracy": record.metrics.get("accuracy")}
+            headlines = {task.headline for task in TASKS.values()}
+            shown = {k: v for k, v in record.metrics.items() if k in headlines}
             self.send("round_finished", RoundRecord(record.round, record.rounds, shown))
 
     @hookimpl

@@ -20,6 +20,7 @@ from flbench.core.hookspecs import hookimpl
 from flbench.errors import Interrupted, escaped
 from flbench.results.events import RoundRecord, RunInfo
 from flbench.results.schema import Result
+from flbench.tasks import TASKS, Task
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def interruption_ends(terminal: Terminal, status: Status) -> Iterator[None]:
 
 
 class Console:
-    """Progress on standard error: round, accuracy, remaining time."""
+    """Progress on standard error: round, headline (accuracy, RMSE, mAP), remaining time."""
 
     LINES = 10
     """Number of lines per run if standard error is not a terminal."""
@@ -80,7 +81,8 @@ class Console:
         self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
-        self._accuracy = "-"
+        self._task = TASKS["classes"]
+        self._shown = "-"
 
     def importing(self) -> AbstractContextManager[object]:
         """Import large packages, and say so in a terminal."""
@@ -91,31 +93,32 @@ class Console:
         """Open the bar; that of a run that ended without a result is closed."""
         self.close()
         title = f"{info.method} on {info.suite} ({info.dataset}), seed {info.seed}"
-        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        self._begin(info)
         if not self._terminal.is_terminal:
             self.tell(f"{title}: {info.rounds} rounds")
             return
         self._bar = self._progress(
-            progress.TextColumn("accuracy {task.fields[accuracy]}"), progress.TimeRemainingColumn()
+            progress.TextColumn("{task.fields[headline]}"), progress.TimeRemainingColumn()
         )
         done = info.first - 1
-        self._bar.add_task(escaped(title), total=info.rounds, completed=done, accuracy="  -  ")
+        empty = headline_text(self._task, "  -  ")
+        self._bar.add_task(escaped(title), total=info.rounds, completed=done, headline=empty)
         self._bar.start()
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the bar."""
-        self._update_accuracy(record)
+        self._update(record)
+        shown = headline_text(self._task, self._shown)
         if self._bar is not None:
             task = self._bar.task_ids[0]
-            self._bar.update(task, completed=record.round, accuracy=self._accuracy)
+            self._bar.update(task, completed=record.round, headline=shown)
             return
         done, rounds = record.round * self.LINES, record.rounds
         if done // rounds == (done - self.LINES) // rounds:
             return
         self.tell(
-            f"  round {record.round}/{record.rounds}  accuracy {self._accuracy}"
-            f"  {self._left(record):.0f} s left"
+            f"  round {record.round}/{record.rounds}  {shown}  {self._left(record):.0f} s left"
         )
 
     @hookimpl
@@ -136,11 +139,16 @@ class Console:
         )
         return progress.Progress(*first, *columns, console=self._terminal)
 
-    def _update_accuracy(self, record: RoundRecord) -> None:
-        """Remember the latest accuracy; not every round is evaluated."""
-        accuracy = record.metrics.get("accuracy")
-        if accuracy is not None:
-            self._accuracy = f"{accuracy:.3f}"
+    def _begin(self, info: RunInfo) -> None:
+        """Remember when a run begins, and what it predicts."""
+        self._began, self._first, self._shown = time.monotonic(), info.first, "-"
+        self._task = TASKS[info.task]
+
+    def _update(self, record: RoundRecord) -> None:
+        """Remember the latest headline; not every round is evaluated."""
+        value = record.metrics.get(self._task.headline)
+        if value is not None:
+            self._shown = f"{value:.3f}"
 
     def _left(self, record: RoundRecord) -> float:
         """Estimated seconds until the last round, from the mean of the rounds so far."""
@@ -230,7 +238,7 @@ class RunBar(Console):
 
     def run_started(self, info: RunInfo) -> None:
         """Open the bar."""
-        self._began, self._first, self._accuracy = time.monotonic(), info.first, "-"
+        self._begin(info)
         self.close()
         if (bar := self._sweep._bar) is not None:
             title = escaped(f"{info.method} on {info.suite}, seed {info.seed}")
@@ -238,9 +246,10 @@ class RunBar(Console):
 
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the bar."""
-        self._update_accuracy(record)
+        self._update(record)
         if (bar := self._sweep._bar) is not None and self._task is not None:
-            note = f"accuracy {self._accuracy}  {span(self._left(record))} left"
+            shown = headline_text(self._task, self._shown)
+            note = f"{shown}  {span(self._left(record))} left"
             bar.update(self._task, completed=record.round, note=note)
 
     def close(self) -> None:
@@ -248,6 +257,16 @@ class RunBar(Console):
         if (bar := self._sweep._bar) is not None and self._task is not None:
             bar.remove_task(self._task)
         self._task = None
+
+
+def headline_text(task: Task, number: str) -> str:
+    """What a run's headline is, in words.
+
+    Example:
+        >>> headline_text(TASKS["numbers"], "0.412")
+        'RMSE 0.412'
+    """
+    return f"{task.heading} {number}"
 
 
 def span(seconds: float) -> str:

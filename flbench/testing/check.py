@@ -220,8 +220,10 @@ class MethodUnderTest:
         Args:
             dataset: a name of `FEDERATIONS`.
         """
-        settings = {**self.declared_suite, **self.suite_settings}
-        kept = {key: value for key, value in settings.items() if key.split(".")[0] not in NETWORKS}
+        settings, of_samples = {**self.declared_suite, **self.suite_settings}, NETWORKS
+        if federation_of(dataset).settings.get("partition"):
+            of_samples = (*NETWORKS, "partition")
+        kept = {k: value for k, value in settings.items() if k.split(".")[0] not in of_samples}
         given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
         return small_suite(**{**given, "local.batch_size": 16, **kept, "dataset": dataset})
 

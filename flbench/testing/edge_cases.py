@@ -43,9 +43,10 @@ class EqualLabels:
     """A partition in which every client owns equally many samples of each label."""
 
     @hookimpl
-    def partition(self, labels: Indices, clients: int) -> Partition:
+    def partition(self, labels: Indices, domains: Indices | None, clients: int) -> Partition:
         """One group."""
-        rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        strata = labels if isinstance(labels, np.ndarray) or domains is None else domains
+        rows = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
         shares = [own[: len(own) // clients * clients].reshape(clients, -1) for own in rows]
         return Partition(tuple(np.concatenate(shares, axis=1)), np.zeros(clients, dtype=np.int64))
 
@@ -92,7 +93,10 @@ def usual_run(method: MethodUnderTest) -> None:
 @check(usual_run)
 def one_client(method: MethodUnderTest) -> None:
     """A federation of one client works, or is refused with a reason."""
-    alone = {"clients": 1, "partition": {"name": "label-groups", "groups": 1}}
+    one_group: dict[str, object] = {"name": "label-groups", "groups": 1}
+    if method.dataset().task != "classes":
+        one_group = {"name": "iid"}
+    alone = {"clients": 1, "partition": one_group}
     run_edge_case(method, suite=method.suite(**alone, participation=1.0))
 
 
@@ -106,6 +110,8 @@ def one_sample(method: MethodUnderTest) -> None:
 def missing_class(method: MethodUnderTest) -> None:
     """A label that no client owns works, or is refused with a reason."""
     data = method.dataset()
+    if data.task != "classes":
+        raise CheckSkipped("its samples have no classes")
     run_edge_case(method, dataset=replace(data, classes=data.classes + 1))
 
 

@@ -53,6 +53,18 @@ def images_and_convolutions(method: MethodUnderTest) -> None:
         train_with_both(method, method.elsewhere("small-images"))
 
 
+TASKS = "small-numbers", "small-labels"
+"""Small federations of other tasks than classes."""
+
+
+@check(vectorised_clients)
+def other_tasks(method: MethodUnderTest) -> None:
+    """Where numbers or labels are predicted, both executors agree, or it is undefined."""
+    for dataset in TASKS:
+        with suppress(Undefined):
+            train_with_both(method, method.elsewhere(dataset))
+
+
 def train_with_both(method: MethodUnderTest, suite: Suite) -> None:
     """Play a run in which both executors train the clients of every stage from the same start."""
     different: list[str] = []

@@ -1,4 +1,7 @@
-"""The small federations of the kit: points, images and text; six clients in two groups each."""
+"""The small federations of the kit: points, images, text, and points of other tasks.
+
+Each has six clients in two groups.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +79,53 @@ def text(samples: int = SAMPLES) -> Dataset:
     )
 
 
+def numbers(samples: int = SAMPLES) -> Dataset:
+    """Points in three dimensions, and a number for each, which two domains make otherwise.
+
+    Returns:
+        x of shape (samples, 3), y of shape (samples,), float32; domains 0, 1, 0, 1, ...
+    """
+    x, domain = _in_domains(samples)
+    slopes = np.array([[4, -2, 6], [4, -2, -6]])
+    y = 20 + (x * slopes[domain]).sum(axis=1) + 2 * np.abs(x[:, 0])
+    return Dataset(
+        "small-numbers", torch.as_tensor(x, dtype=torch.float32),
+        torch.as_tensor(y, dtype=torch.float32), 1, domains=torch.as_tensor(domain), task="numbers",
+    )  # fmt: skip
+
+
+def labels(samples: int = SAMPLES) -> Dataset:
+    """Points in three dimensions, and four labels of which each may have any.
+
+    Returns:
+        x of shape (samples, 3), float32; y of shape (samples, 4), int64; domains 0, 1, 0, 1, ...
+    """
+    x, domain = _in_domains(samples)
+    turned = np.where(domain == 1, -x[:, 2], x[:, 2])
+    y = np.stack([x[:, 0] > 0, x[:, 1] > 0.5, turned > 0, x[:, 0] + x[:, 1] > 0], axis=1)
+    return Dataset(
+        "small-labels", torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y).long(), 4,
+        domains=torch.as_tensor(domain), task="labels",
+    )  # fmt: skip
+
+
+def _in_domains(samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points, shape (samples, 3), and their domains, 0, 1, 0, 1, ..."""
+    return np.random.default_rng(0).normal(0, 1, (samples, 3)), np.arange(samples) % 2
+
+
 CNN = {"name": "normed-cnn", "width": 2}
+NORMED = {"name": "mlp", "hidden": 3, "norm": True}
+BY_DOMAIN = {"partition": {"name": "by-domain"}}
+"""Of samples without classes."""
 FEDERATIONS: dict[str, SmallFederation] = {
-    "small": SmallFederation(points, {}, {"name": "mlp", "hidden": 3, "norm": True}),
+    "small": SmallFederation(points, {}, NORMED),
     "small-images": SmallFederation(images, {"model": CNN}, CNN),
     "small-text": SmallFederation(
         text, {"model": {"name": "gpt2", "layers": 1, "width": 8, "heads": 2}}, None
     ),
+    "small-numbers": SmallFederation(numbers, BY_DOMAIN, NORMED),
+    "small-labels": SmallFederation(labels, BY_DOMAIN, NORMED),
 }
 """By the name of the data set; the first is the usual one."""
 

@@ -17,6 +17,7 @@ from flbench.core.state import State
 from flbench.plugin.registry import find
 from flbench.results.difference import SHARED_MARKS
 from flbench.run.rounds import Run
+from flbench.tasks import TASKS
 from flbench.testing.check import MethodUnderTest, check
 from flbench.testing.edge_cases import usual_run
 from flbench.testing.hook_recorder import same_bits
@@ -85,7 +86,7 @@ def test_labels_unseen(method: MethodUnderTest) -> None:
     one, other = method.usual_run, method.run(before_first_round=change_test_set)
     curves = [finished.run.history.curves for finished in (one, other)]
     assert curves[0]["loss"] != curves[1]["loss"], "the changed test samples are used"
-    names = ("train_loss", "accuracy_validation")
+    names = ("train_loss", TASKS[one.run.task].named("accuracy_validation"))
     errors = [name for name in names if curves[0][name] != curves[1][name]]
     for before, after in zip(one.states, other.states, strict=True):
         errors += [f"{n} after round {after.round}" for n in differing_tensors(before, after)]

@@ -30,6 +30,7 @@ CHECKS: dict[str, Check] = {
         executors.vectorised_clients,
         executors.trained_by_adam,
         executors.images_and_convolutions,
+        executors.other_tasks,
         reproducibility.two_processes,
         reproducibility.resumed_run,
         reproducibility.declared_equal,

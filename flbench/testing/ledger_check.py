@@ -61,7 +61,8 @@ class CountingContext(RunContext):
         x, y = super().client_data(client, split)
         if client not in self.other_data:
             return x, y
-        return -x if x.is_floating_point() else self.classes - 1 - x, self.classes - 1 - y
+        highest = {"classes": self.outputs - 1, "numbers": 0, "labels": 1}[self.task]
+        return -x if x.is_floating_point() else self.outputs - 1 - x, highest - y
 
     def own_label_counts(self, clients: Tensor) -> Tensor:
         """Note, and read; other labels have the opposite order."""

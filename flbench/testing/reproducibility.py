@@ -271,7 +271,15 @@ def judged_singly(method: MethodUnderTest) -> None:
     try:
         again = _joined(
             [
-                evaluate(run.executor, alone.select(ids), state, run.held_out, ids, work)
+                evaluate(
+                    run.executor,
+                    alone.select(ids),
+                    state,
+                    run.held_out,
+                    ids,
+                    work,
+                    metrics=run.metrics and run.metrics.headline,
+                )
                 for alone in [_one_by_one(personal)]
                 for ids in reversed(ctx.everybody.split(pieces))
             ]
@@ -320,7 +328,16 @@ def _joined(parts: Sequence[Evaluation]) -> Evaluation:
         loss=[value for one in ordered for value in one.loss],
         validation_correct=[value for one in ordered for value in one.validation_correct],
         validation_tested=[value for one in ordered for value in one.validation_tested],
+        values=_of_all(ordered, "values"),
+        validation_values=_of_all(ordered, "validation_values"),
     )
+
+
+def _of_all(parts: Sequence[Evaluation], name: str) -> list[float | None] | None:
+    """The headlines of all clients; None where samples have classes."""
+    if parts[0].task == "classes":
+        return None
+    return [value for one in parts for value in getattr(one, name)]
 
 
 def _one_by_one(personal: Personal) -> Personal:
@@ -381,7 +398,9 @@ def different_numbers(one: History, other: History, within: float = 0.0) -> list
     assert first is not None and second is not None, "the last round is evaluated"
     one_sample = 1 / (len(first.tested) * min(first.tested))
     near = max(ROUNDING, within)
-    limits = {"accuracy": one_sample + ROUNDING, "loss": near}  # curves are rounded
+    limits = {"loss": near}  # curves are rounded
+    if first.task == "classes":
+        limits = {"accuracy": one_sample + ROUNDING, **limits}
     names = [
         name
         for name, limit in limits.items()
@@ -398,6 +417,10 @@ def different_evaluations(
     for name in ("correct", "validation_correct"):
         pairs = zip(getattr(first, name), getattr(second, name), strict=True)
         if sum(abs(a - b) for a, b in pairs) > 1:
+            names.append(f"clients' {name}")
+    for name in ("values", "validation_values"):
+        one, other = getattr(first, name) or (), getattr(second, name) or ()
+        if not _largest_distance(one, other) <= near:
             names.append(f"clients' {name}")
     if not _largest_distance(mean_losses(first), mean_losses(second)) <= near:
         names.append("clients' loss")

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import made_results
 import pytest
 from drawn_results import SVG, full, made, texts
 from made_results import SUITE
+from made_tasks import as_numbers
 from mentions import mentioning, mentions
 
 from flbench.cli.main import main
-from flbench.cli.plot import KINDS, read_all_results, rows_of
+from flbench.cli.plot import KINDS, read_all_results, refuse_mixed, rows_of
+from flbench.errors import UserError
 from flbench.results.schema import Fingerprint, Result, Tuning
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -201,3 +204,11 @@ def test_committed_results_are_drawn(typed: Typed, tmp_path: Path) -> None:
     code, out, err = typed(str(folder))
     assert (code, err) == (0, "")
     assert out.count("wrote ") >= 4
+
+
+def test_two_tasks_share_no_figure() -> None:
+    plain = made_results.made(0.5)
+    found = [(Path("a"), plain), (Path("b"), as_numbers(plain))]
+    refuse_mixed(found[:1])
+    with pytest.raises(UserError, match="task"):
+        refuse_mixed(found)

@@ -351,7 +351,7 @@ def test_values_are_those_of_each_client_alone(play_toy: Play) -> None:
             kept = found[label].values[client]
             assert kept == (None if math.isnan(value) else pytest.approx(value, abs=1e-6))
     top = found["top-k:k=1"]
-    assert top.values == pytest.approx(list(played.result.clients.accuracies()), abs=1e-6)
+    assert top.values == pytest.approx(list(played.result.clients.headline_values()), abs=1e-6)
     assert (top.name, top.params, top.plugin, top.higher_is_better) == ("top-k", {"k": 1}, "", True)
     assert top.package.startswith("flbench ")
     curve = played.result.curves["top-k:k=1"]
@@ -760,7 +760,7 @@ def test_clients_that_are_not_judged_train_and_are_in_no_figure(tmp_path: Path) 
     one, other = every.result, some.result
     assert other.clients.test == [n if i in left else 0 for i, n in enumerate(one.clients.test)]
     assert [other.clients.correct[i] for i in left] == [one.clients.correct[i] for i in left]
-    accuracies = one.clients.accuracies()[left]
+    accuracies = one.clients.headline_values()[left]
     assert other.summary["accuracy_mean"] == pytest.approx(accuracies.mean())
     assert other.summary["accuracy_worst"] == pytest.approx(accuracies.min())
     assert other.curves["accuracy"][-1] == pytest.approx(accuracies.mean(), abs=1e-6)

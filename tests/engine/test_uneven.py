@@ -127,7 +127,7 @@ def history(**changes: Any) -> History:
     found = Evaluation(1, [2, 4], [4, 5], [4.0, 2.5], [1, 1], [2, 2], [0, 1])
     found = replace(found, **changes)
     kept = History()
-    kept.add_round({"accuracy": found.accuracy(), "loss": found.mean_loss()}, found)
+    kept.add_round({"accuracy": found.headline(), "loss": found.mean_loss()}, found)
     return kept
 
 

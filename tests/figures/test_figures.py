@@ -67,6 +67,7 @@ from flbench.figures.style import (
 )
 from flbench.results.files import read_results
 from flbench.results.schema import Result
+from flbench.tasks import TASKS
 
 REAL = Path(__file__).resolve().parents[2] / "leaderboard" / "results"
 
@@ -321,7 +322,8 @@ def test_of_82_rows_few_are_named_and_all_are_told() -> None:
 
 
 def test_the_front_and_the_most_accurate_have_names() -> None:
-    points = [RowPoint("", k / 100, 100.0 - k, (0, 0), (0, 0)) for k in range(20)]
+    task = TASKS["classes"]
+    points = [RowPoint("", task, k / 100, 100.0 - k, (0, 0), (0, 0)) for k in range(20)]
     assert named_rows(points, [19]) == [19, *range(8, 19)]
     assert named_rows(points, [0, 19]) == [0, 19, *range(9, 19)]
     assert named_rows(points, list(range(20))) == list(range(8, 20)), "a long front"
@@ -431,7 +433,7 @@ def test_the_front_by_hand() -> None:
 def test_a_point_is_the_mean_of_the_seeds_that_tell_both_numbers() -> None:
     told = [made(accuracy=[0.4], mb=1.0), made(accuracy=[0.6], mb=3.0), made(mb=None)]
     point = row_point("one", told)
-    assert point == RowPoint("one", 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
+    assert point == RowPoint("one", TASKS["classes"], 0.5, 2.0, (0.4, 0.6), (1.0, 3.0))
 
 
 @pytest.mark.slow
@@ -468,7 +470,7 @@ def test_rows_without_traffic_stand_apart_and_the_front_is_told() -> None:
 
 
 def test_accuracies_are_those_of_all_seeds() -> None:
-    assert client_accuracy.client_accuracies([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
+    assert client_accuracy.client_headlines([made(), made(correct=[0, 0, 4, 4])]).tolist() == [
         *(0.25, 0.5, 0.75, 1.0),
         *(0.0, 0.0, 1.0, 1.0),
     ]
@@ -477,7 +479,7 @@ def test_accuracies_are_those_of_all_seeds() -> None:
 def test_clients_without_test_samples_are_left_out() -> None:
     one = made()
     none = one.clients.model_copy(update={"test": [4, 0, 4, 4], "correct": [1, 0, 3, 4]})
-    assert client_accuracy.client_accuracies(
+    assert client_accuracy.client_headlines(
         [one.model_copy(update={"clients": none})]
     ).tolist() == [
         0.25,
@@ -493,7 +495,8 @@ def test_rows_are_sorted_by_median_then_mean_then_name() -> None:
         ("a", np.array([0.0, 0.6, 0.6])),
         ("d", np.array([0.3, 0.5, 1.0])),
     ]
-    assert [name for name, _ in client_accuracy.sorted_by_median(rows)] == ["a", "d", "b", "c"]
+    found = client_accuracy.sorted_by_median(rows, TASKS["classes"])
+    assert [name for name, _ in found] == ["a", "d", "b", "c"]
     shown = [
         (name, [made(correct=[int(4 * v) for v in each], membership=[])]) for name, each in rows
     ]

@@ -12,7 +12,7 @@ from made_results import made, page, write
 
 from flbench.leaderboard.html import html
 from flbench.leaderboard.statistics import compare, estimate, interval
-from flbench.leaderboard.table import client_accuracies, tables
+from flbench.leaderboard.table import client_headlines, tables
 from flbench.results.schema import Result
 
 Values = list[float | None]
@@ -107,4 +107,4 @@ def test_who_is_not_judged_stands_above_the_table(tmp_path: Path) -> None:
     assert found.rows[0].mean == 0.7
     # mean .7 and standard error .1 of the two that are judged; t of one degree of freedom
     assert found.rows[0].interval == (0.0, 1.0)
-    assert client_accuracies(found.rows[0])[0].tolist() == [0.6, 0.8], "the two that are judged"
+    assert client_headlines(found.rows[0])[0].tolist() == [0.6, 0.8], "the two that are judged"

@@ -22,12 +22,14 @@ from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.html import FOLDER, PAGE, START, csp_source, html
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.markdown import columns
-from flbench.leaderboard.row_details import AUDITS, RUNS, details
+from flbench.leaderboard.row_details import AUDITS, details, runs_of
 from flbench.leaderboard.table import Table, tables
 from flbench.results.audits import LOG, Audit, content_digest, read_audits, run_key
 from flbench.results.files import result_path, write_atomically
 from flbench.results.schema import Result, Tuning
+from flbench.tasks import TASKS
 
+RUNS = runs_of(TASKS["classes"])
 TAGS = ("style", "script")
 EVIL = '<img src=x onerror="document.title=1">&amp;</script>'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -170,7 +170,7 @@ def test_a_paired_difference_is_seen_where_the_rows_own_intervals_overlap() -> N
     spread = np.linspace(0.1, 0.8, 40)
     found = compare([{0: spread, 1: spread}, {0: spread + 0.01, 1: spread + 0.02}])
     assert found.intervals[0, 1] > found.intervals[1, 0], "they overlap widely"
-    assert found.differences[1, 0] == pytest.approx(0.015)
+    assert found.gains[1, 0] == pytest.approx(0.015)
     assert found.p[1, 0] == pytest.approx(1 - 2 * np.arctan(0.015 / 0.005) / np.pi)
     found = compare([{0: spread, 1: spread}, {0: spread + 0.01, 1: spread + 0.01}])
     assert found.better([0, 1]).tolist() == [[False, False], [True, False]]
@@ -178,7 +178,7 @@ def test_a_paired_difference_is_seen_where_the_rows_own_intervals_overlap() -> N
 
 def test_one_seed_separates_nobody() -> None:
     found = compare([{0: np.full(9, 0.9)}, {0: np.full(9, 0.1)}])
-    assert found.differences[0, 1] == pytest.approx(0.8)
+    assert found.gains[0, 1] == pytest.approx(0.8)
     assert np.isnan(found.p).all()
     assert not found.better([0, 1]).any()
 
@@ -187,8 +187,8 @@ def test_only_common_seeds_are_compared() -> None:
     many = {0: np.full(9, 0.9), 1: np.full(9, 0.1), 2: np.full(9, 0.5)}
     few, stranger = {1: np.full(9, 0.2), 2: np.full(9, 0.6)}, {7: np.full(9, 0.0)}
     found = compare([many, few, stranger])
-    assert found.differences[1, 0] == pytest.approx(0.1), "seed 0 is not common"
-    assert np.isnan(found.differences[0, 2])
+    assert found.gains[1, 0] == pytest.approx(0.1), "seed 0 is not common"
+    assert np.isnan(found.gains[0, 2])
     assert found.p[0, 1] == found.p[1, 0] == 0
     assert np.isnan(found.p[2]).all()
     assert found.better([0, 1, 2]).tolist() == [[False] * 3, [True, False, False], [False] * 3]
@@ -206,7 +206,7 @@ def test_identical_rows_are_never_separable(row: list[list[int]], other: list[li
     tables = [[[value / 7 for value in seed] for seed in one] for one in (row, other, row)]
     found = compare(rows_of(*tables))
     assert found.p[0, 2] == 1
-    assert found.differences[0, 2] == 0
+    assert found.gains[0, 2] == 0
     better = found.better([0, 1, 2])
     assert not (better & better.T).any()
     assert not better[0, 2] and not better[2, 0]
@@ -236,7 +236,7 @@ def test_two_rows_are_compared_as_if_they_were_alone(
     ]
     alone, beside = compare(rows[:2]), compare(rows)
     assert np.array_equal(alone.intervals, beside.intervals[:2])
-    assert np.array_equal(alone.differences, beside.differences[:2, :2], equal_nan=True)
+    assert np.array_equal(alone.gains, beside.gains[:2, :2], equal_nan=True)
     assert np.array_equal(alone.p, beside.p[:2, :2], equal_nan=True)
 
 
@@ -249,7 +249,7 @@ def test_the_order_of_rows_does_not_matter(tables: list[list[list[int]]], data: 
     found, again = compare(rows), compare([rows[at] for at in order])
     assert np.array_equal(found.intervals[order], again.intervals)
     among = np.ix_(order, order)
-    assert np.array_equal(found.differences[among], again.differences, equal_nan=True)
+    assert np.array_equal(found.gains[among], again.gains, equal_nan=True)
     assert np.array_equal(found.p[among], again.p, equal_nan=True)
     assert np.array_equal(found.better(order), again.better(range(len(rows))))
 

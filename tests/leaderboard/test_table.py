@@ -40,7 +40,7 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
     )
     best, tuned, row = table.rows
     assert (row.name, row.method, row.seeds, row.lacks) == ("m", "m", (0, 2), (1,))
-    assert row.accuracies == [0.25, 1.0]
+    assert row.headlines == [0.25, 1.0]
     assert row.mean == 0.625
     assert row.column("ari") == [0.5]
     assert row.column("groups") == [2, 3]

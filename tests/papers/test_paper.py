@@ -216,6 +216,9 @@ def test_flis_is_judged_by_own_models_under_its_thresholds() -> None:
         ("own", "accuracy_mean", "accuracy_own_mean"),
         ("tuned", "accuracy_mean", "accuracy_fine_tuned"),
         ("own", "unseen_accuracy_tuned", "unseen_accuracy_tuned"),
+        ("own", "rmse_mean", "rmse_own_mean"),
+        ("tuned", "map_mean", "map_fine_tuned"),
+        ("own", "mb_per_client", "mb_per_client"),
     ],
 )
 def test_the_rule_says_which_of_our_numbers_is_compared(

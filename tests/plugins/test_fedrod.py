@@ -142,7 +142,7 @@ def test_a_personal_head_of_zero_predicts_as_the_generic_model(play_toy: Play) -
 
     psi = played.state.memory["fedrod.psi"]
     none = judged(played.state.remember({"fedrod.psi": torch.zeros_like(psi)}))
-    assert none.accuracy() == pytest.approx(none.others["generic"], abs=1e-6)
+    assert none.headline() == pytest.approx(none.others["generic"], abs=1e-6)
     assert run.history.curves["accuracy_generic"][-1] == none.others["generic"]
     assert judged(played.state).correct == run.history.last.correct != none.correct
     rows, prior = asked(played).params, asked(played).extras["prior"]

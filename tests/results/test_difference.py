@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_results import made
+from made_tasks import as_numbers
 from mentions import mentions
 from toy import Typed, player
 
@@ -123,6 +125,21 @@ def test_the_command_says_what_differs_and_fails_where_no_table_holds_both(
     assert code == 1
     assert "they cannot share a table\n  suite.rounds: " in said
     assert "accuracy_mean: " in said
+
+
+def test_of_two_errors_the_lower_one_is_better(tmp_path: Path, typed: Typed) -> None:
+    one, two, plain = as_numbers(made(0.25)), as_numbers(made(0.5, method="b")), made(0.75)
+    for name, result in (("one", one), ("two", two), ("plain", plain)):
+        put(tmp_path / name / "seed-0.json", result)
+    code, said, _ = typed("diff", str(tmp_path / "one"), str(tmp_path / "two"))
+    assert code == 0
+    (line,) = [line for line in said.splitlines() if line.startswith("  rmse_mean: ")]
+    assert line.startswith("  rmse_mean: 0.7500 | 0.5000 ")
+    assert mentions(line, "B is better", "lower")
+    code, said, _ = typed("diff", str(tmp_path / "one"), str(tmp_path / "plain"))
+    assert code == 1
+    assert "  task: numbers | classes" in said
+    assert "  rmse_mean: 0.7500 | -" in said and "  accuracy_mean: - | 0.7500" in said
 
 
 def test_folders_are_compared_by_a_seed_that_both_have(

@@ -11,6 +11,7 @@ from typing import Any
 import export_page
 import pytest
 from made_results import made, write
+from made_tasks import as_numbers
 from toy import Typed
 
 from flbench.errors import UserError
@@ -92,6 +93,24 @@ def test_each_client_and_newcomer_is_a_row(pyarrow: Any) -> None:
         .decode()
         .startswith("test samples, of text tokens; 0 = ")
     )
+
+
+def test_another_task_has_its_headline_in_every_file(pyarrow: Any) -> None:
+    found = export.exported([as_numbers(full()), full()])
+    _, (run, plain) = read(found["runs.parquet"])
+    assert (run["task"], run["headline"], run["higher_is_better"]) == ("numbers", "rmse", False)
+    assert (run["rmse_mean"], run["accuracy_mean"]) == (0.375, None)
+    assert (plain["task"], plain["headline"], plain["higher_is_better"]) == (
+        "classes", "accuracy", True,
+    )  # fmt: skip
+    assert (plain["rmse_mean"], plain["accuracy_mean"]) == (None, 0.625)
+    _, (_, last, *_) = read(found["rounds.parquet"])
+    assert (last["rmse"], last["accuracy"]) == (0.375, None)
+    _, (one, two, newcomer, *others) = read(found["clients.parquet"])
+    assert [row["headline"] for row in (one, two, newcomer)] == [0.5, 0.25, 0.75]
+    assert newcomer["headline_tuned"] == 0.25
+    assert {one["correct"], one["accuracy"], newcomer["correct_tuned"]} == {None}
+    assert [row["headline"] for row in others] == [row["accuracy"] for row in others]
 
 
 def test_each_round_is_a_row(pyarrow: Any) -> None:

@@ -645,7 +645,7 @@ def test_a_client_that_is_not_judged_has_no_value_of_a_metric(
     path.write_text(json.dumps(put(table, "client_metrics.f1.values.0", None)))
     found = read_result(path)
     assert found.not_judged == [0]
-    assert found.clients.accuracies().tolist() == right
+    assert found.clients.headline_values().tolist() == right
 
 
 def test_a_run_whose_code_changed_is_never_reproduced(

@@ -38,15 +38,15 @@ def test_personal_models_are_adapted_before_they_are_tested(play_toy: Play) -> N
     )
     both = evaluated(played, Personal(row=row, others={"tuned": asked}))
     assert both.loss == evaluated(played, common).loss
-    assert both.others["tuned"] == pytest.approx(evaluated(played, adapted).accuracy(), abs=1e-6)
+    assert both.others["tuned"] == pytest.approx(evaluated(played, adapted).headline(), abs=1e-6)
 
 
 def test_further_figures_are_means_over_clients_not_over_samples(play_toy: Play) -> None:
     played = play_toy("fedavg", rounds=1, partition={"name": "dirichlet", "alpha": 0.5})
     one = Personal(row=played.state.membership.home)
     found = evaluated(played, Personal(row=one.row, others={"same": one}))
-    assert sum(found.correct) / sum(found.tested) != pytest.approx(found.accuracy(), abs=1e-6)
-    assert found.others["same"] == pytest.approx(found.accuracy(), abs=1e-6)
+    assert sum(found.correct) / sum(found.tested) != pytest.approx(found.headline(), abs=1e-6)
+    assert found.others["same"] == pytest.approx(found.headline(), abs=1e-6)
 
 
 def test_fine_tuning_takes_the_epochs_that_are_asked_for(

@@ -423,7 +423,7 @@ def test_personal_models_can_be_adapted_without_touching_the_state(play_toy: Pla
     assert none.run.history.last.correct == plain.run.history.last.correct
     assert some.run.history.last.loss != plain.run.history.last.loss
     assert some.run.ledger.totals == plain.run.ledger.totals
-    assert some.run.history.last.accuracy() > plain.run.history.last.accuracy()
+    assert some.run.history.last.headline() > plain.run.history.last.headline()
 
 
 def test_a_predictor_sees_what_its_client_keeps(play_toy: Play) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from toy import toy_dataset
 
 import flbench as fl
-from flbench.core.dataset import Dataset
+from flbench.client_metrics.multilabel import average_precisions
 from flbench.errors import BadParameter, UserError
 from flbench.federation.pooled import Pooled
 from flbench.results.kept_files import saved_path
@@ -24,6 +24,7 @@ from flbench.run.saved_predictions import SavedPredictions
 from flbench.run.saving import MOST, refuse_too_many
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
+from flbench.testing.federations import labels, numbers, text
 
 CASES: dict[str, dict[str, Any]] = {
     "one model": {"method": "fedavg"},
@@ -97,14 +98,11 @@ def test_predictions_of_a_period_have_its_labels(tmp_path: Path) -> None:
 
 
 def test_text_has_a_prediction_for_each_token(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(5, (72, 4), generator=generator)
-    data = Dataset("words", x, x.roll(-1, 1), 5, domains=torch.arange(72) % 6)
-    small = {"name": "gpt2", "width": 8, "layers": 1, "heads": 1}
-    spec = kept_spec(tmp_path, partition="by-domain", model=small, rounds=1)
+    data = text()
+    spec = kept_spec(tmp_path, dataset="small-text", partition="by-domain", rounds=1)
     result = played_to_disk(spec, data)
     found = fl.read_predictions(files(spec)[1])
-    assert found.log_probabilities.shape[1:] == (4, 5)
+    assert found.log_probabilities.shape[1:] == (6, 8)
     assert np.array_equal(data.y.numpy()[found.index], found.target)
     right = found.log_probabilities.argmax(axis=-1) == found.target
     correct = [int(right[found.client == client].sum()) for client in range(6)]
@@ -119,10 +117,10 @@ def test_too_many_predictions_are_refused_before_the_first_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = MOST // 8 // (4 * 10)
-    refuse_too_many(SAVED, most, torch.zeros(9, 4), 10)
+    refuse_too_many(SAVED, most, torch.zeros(9, 4).long(), 10)
     with pytest.raises(BadParameter, match=mention("--save-predictions", f"{most + 1:,}")):
-        refuse_too_many(SAVED, most + 1, torch.zeros(9, 4), 10)
-    refuse_too_many(replace(SAVED, predictions=False), most + 1, torch.zeros(9, 4), 10)
+        refuse_too_many(SAVED, most + 1, torch.zeros(9, 4).long(), 10)
+    refuse_too_many(replace(SAVED, predictions=False), most + 1, torch.zeros(9, 4).long(), 10)
     monkeypatch.setattr("flbench.run.saving.MOST", 8)
     with pytest.raises(BadParameter):
         played_to_disk(kept_spec(tmp_path))
@@ -169,3 +167,58 @@ def test_the_union_of_test_samples_has_each_sample_once(tmp_path: Path) -> None:
     union = Pooled.union(run.held_out, "test", torch.arange(6))
     distinct = {row for client in range(6) for row in lists[client].tolist()}
     assert len(union.y) == int(union.lengths) == len(distinct) < int(lists.sizes.sum())
+
+
+# --- other tasks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local-only"])
+def test_numbers_give_the_errors_of_the_result_also_in_their_units(
+    method: str, tmp_path: Path
+) -> None:
+    spec, data = kept_spec(tmp_path, method, dataset="small-numbers"), numbers()
+    result = played_to_disk(spec, data)
+    found = fl.read_predictions(files(spec)[1])
+    said, targets = found.in_units()
+    np.testing.assert_allclose(targets[:, 0], data.y.numpy()[found.index], rtol=1e-5)
+    for client, value in enumerate(result.clients.values or ()):
+        own = found.client == client
+        squared = np.mean((found.values[own] - found.target[own]) ** 2)
+        assert value == pytest.approx(np.sqrt(squared), abs=1e-6)
+        in_units = np.mean((said[own] - targets[own]) ** 2) ** 0.5
+        assert in_units == pytest.approx(value * found.about.target_deviation[0], rel=1e-4)
+    with pytest.raises(UserError, match=mention("numbers", "log_probabilities")):
+        _ = found.log_probabilities
+    models, own = fl.open_models(files(spec)[0]), found.of(4)
+    with torch.no_grad():
+        outputs = models.module(4)(data.x[torch.from_numpy(own.index)]).double().numpy()
+    np.testing.assert_allclose(outputs, own.values, atol=1e-5)
+
+
+def test_labels_have_a_log_probability_each(tmp_path: Path) -> None:
+    spec, data = kept_spec(tmp_path, "local-only", dataset="small-labels"), labels()
+    result = played_to_disk(spec, data)
+    found = fl.read_predictions(files(spec)[1])
+    assert np.array_equal(data.y.numpy()[found.index], found.target)
+    for client, value in enumerate(result.clients.values or ()):
+        own = found.of(client)
+        scores, y = torch.from_numpy(own.log_probabilities), torch.from_numpy(own.target)
+        precisions = average_precisions(scores, y)
+        assert value == pytest.approx(float(precisions[~precisions.isnan()].mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize(("task", "metric"), [("numbers", "common-rmse"), ("labels", "common-map")])
+def test_the_headline_of_a_task_on_common_samples(task: str, metric: str, tmp_path: Path) -> None:
+    """The one model of fedavg says of the samples of all what it says of each client's."""
+    spec = kept_spec(tmp_path, dataset=f"small-{task}", metrics=[metric], rounds=1)
+    result = played_to_disk(spec, numbers() if task == "numbers" else labels())
+    found = fl.read_predictions(files(spec)[1])
+    if task == "numbers":
+        expected = float(np.mean((found.values - found.target) ** 2) ** 0.5)
+    else:
+        parts = map(torch.from_numpy, (found.log_probabilities, found.target))
+        expected = float(average_precisions(*parts).nanmean())
+    assert result.client_metrics is not None
+    values = result.client_metrics[metric].values
+    assert values == [pytest.approx(expected, abs=1e-6)] * 6
+    assert result.client_metrics[metric].higher_is_better is (task == "labels")

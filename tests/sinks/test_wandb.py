@@ -21,7 +21,9 @@ from listeners import (
     record,
     write,
 )
-from mentions import mentioning
+from made_results import made
+from made_tasks import as_numbers
+from mentions import mentioning, mentions
 from toy import CLIENTS, Play, python
 
 from flbench import Result
@@ -110,6 +112,16 @@ def test_tables_by_hand(play_toy: Play) -> None:
         ["client", "train", "test", "correct", "correct_tuned"],
         [[0, 3, 2, 1, 2]],
     )
+
+
+def test_another_task_has_its_values_and_figures() -> None:
+    result = as_numbers(made(correct=[25, 75], test=[100, 100]))
+    (_, columns, rows), *_ = tables(result)
+    assert [row[columns.index("values")] for row in rows] == [0.75, 0.25]
+    assert "correct" not in columns
+    assert config_of(result)["task"] == "numbers"
+    svg = dict(figures(result))["clients"].decode()
+    assert mentions(svg, "RMSE", "fedavg 0.500 (0.700)")
 
 
 def test_tables_leave_out_what_a_result_lacks(play_toy: Play) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import pytest
+from made_results import made
+from made_tasks import as_numbers
 from mentions import mentioning
 from pydantic import BaseModel
 from toy import player, toy_dataset
@@ -229,6 +231,22 @@ def test_a_result_is_the_same_as_itself(rich: Result) -> None:
     }  # fmt: skip
     assert {part.name for part in found} - first == late
     assert {"settings", "clients", "groups", "notes", "accuracy by round"} <= first
+
+
+def test_the_curves_of_a_headline_are_a_part_of_their_own() -> None:
+    one = as_numbers(made(0.5))
+    curves = {"rmse": [0.9, 0.5], "rmse_validation": [0.8, 0.6], "loss": [2.0, 1.0], "f1": [0, 0]}
+    one = one.model_copy(update={"curves": curves})
+    changed = {"rmse": [0.9, 0.4], "rmse_validation": [0.8, 0.5], "loss": [2.0, 3.0], "f1": [0, 1]}
+    names = {
+        name: [part.name for part in compare(one, other, 2) if not part.same]
+        for name, values in changed.items()
+        for other in [one.model_copy(update={"curves": {**curves, name: values}})]
+    }
+    assert names == {
+        "rmse": ["RMSE by round"], "rmse_validation": ["RMSE by round"],
+        "loss": ["loss by round"], "f1": ["other numbers by round"],
+    }  # fmt: skip
 
 
 def test_the_first_rounds_have_the_samples_and_settings_of_the_whole_run(result: Result) -> None:

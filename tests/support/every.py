@@ -28,6 +28,7 @@ from flbench.testing import reproducibility
 LONG_CHECKS = {
     "two-processes", "steady-memory", "normed-network", "one-client",
     "one-sample", "missing-class", "everyone-sampled", "empty-group", "images-and-convolutions",
+    "other-tasks",
 }  # fmt: skip
 """Checks of the kit that `tox -e long` makes: of processes, memory and edge cases."""
 

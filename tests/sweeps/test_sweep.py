@@ -25,6 +25,8 @@ import pytest
 import typer
 from forked import Command
 from grids import GRID, QUICK, alive, begun, results, stable
+from made_results import made
+from made_tasks import as_labels, as_numbers
 from mentions import mentioning, mentions
 from rich.console import Console as Terminal
 from toy import Typed
@@ -40,6 +42,7 @@ from flbench.results.schema import Tuning
 from flbench.run.run_folder import held
 from flbench.sweeps import sweep
 from flbench.sweeps.launchers import (
+    DONE,
     ELSEWHERE,
     FAILED,
     Outcome,
@@ -722,3 +725,10 @@ def test_waiting_for_other_processes_ends_at_sigterm(monkeypatch: pytest.MonkeyP
             list(running)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_finished_cell_shows_the_headline_of_its_task() -> None:
+    for turn, shown in ((as_numbers, "RMSE 0.250"), (as_labels, "mAP 0.750"), (None, "accuracy")):
+        result = made(0.75) if turn is None else turn(made(0.75))
+        line = sweep.end_of_line(Outcome(DONE, result=result, seconds=12.0))
+        assert line == mentioning(shown, "12 s")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 import typer
 from annotated_types import Ge, Le
+from made_results import made
+from made_tasks import as_numbers
 from mentions import mentions
 from toy import Play, Typed
 
 from flbench.cli.sweep import conclude
+from flbench.cli.tune import task_of
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.plugin.registry import entries, load_entry
@@ -20,7 +24,8 @@ from flbench.results.files import read_result
 from flbench.results.schema import Tuning
 from flbench.sweeps.launchers import DONE, FAILED, Outcome
 from flbench.sweeps.request import RunRequest, resolve
-from flbench.sweeps.tuning import FIRST_SEED, SCORE, grid_of, points, score_of
+from flbench.sweeps.tuning import FIRST_SEED, SCORE, Trial, grid_of, order, points, score_of
+from flbench.tasks import TASKS
 from flbench.terminal.console import SweepProgress
 
 QUICK = ("--rounds", "2", "--set", "clients=10")
@@ -90,6 +95,24 @@ def test_the_score_is_the_mean_of_the_last_ten_validation_accuracies(play_toy: P
     assert scored([0.2], [0.6]) == pytest.approx(0.4)
     with pytest.raises(UserError, match="raise validation_fraction"):
         scored([0.2], [None])
+
+
+def test_the_set_of_the_lowest_validation_error_is_the_best() -> None:
+    def scored(*curves: list[float | None]) -> float | None:
+        told = [{"rmse_validation": curve, "rmse": [0.0, 0.0]} for curve in curves]
+        found = [as_numbers(made(1.0), curves=curves) for curves in told]
+        return score_of([Outcome(DONE, result=one) for one in found])
+
+    assert scored([9.0, 0.5], [None, 1.25]) == pytest.approx((4.75 + 1.25) / 2)
+    trials = [Trial({"a": n}, score) for n, score in enumerate((0.5, None, 0.2, 0.9, 0.2))]
+    by = {
+        task: [one.params["a"] for one in sorted(trials, key=partial(order, task=TASKS[task]))]
+        for task in TASKS
+    }
+    assert by == {"numbers": [2, 4, 0, 3, 1], "classes": [3, 0, 2, 4, 1], "labels": [3, 0, 2, 4, 1]}
+    outcomes = [Outcome(FAILED, code=1), Outcome(DONE, result=as_numbers(made(0.5)))]
+    assert task_of(outcomes).named(SCORE) == "rmse_validation"
+    assert task_of(outcomes[:1]).named(SCORE) == "accuracy_validation"
 
 
 def test_every_effort_parameter_is_declared() -> None:

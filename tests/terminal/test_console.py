@@ -14,6 +14,7 @@ from mentions import mentioning
 from rich.console import Console as Terminal
 from toy import Play
 
+from flbench.results.events import RoundRecord
 from flbench.terminal import console as console_module
 from flbench.terminal.console import Console, SweepProgress
 
@@ -46,6 +47,17 @@ def test_a_round_that_was_not_evaluated_shows_what_is_known(
     console.round_finished(record(2, 3, 0.25))
     console.round_finished(record(3, 3, None))
     assert "  round 3/3  accuracy 0.250  " in capsys.readouterr().err
+
+
+def test_a_run_of_another_task_shows_its_headline(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    for task, name, shown in (("numbers", "rmse", "RMSE"), ("labels", "map", "mAP")):
+        console.run_started(info(task=task))
+        console.round_finished(RoundRecord(1, 3, {"accuracy": 0.75, name: None}))
+        console.round_finished(RoundRecord(2, 3, {name: 0.25}))
+        lines = capsys.readouterr().err.splitlines()
+        assert f"  round 1/3  {shown} -  " in lines[1], "a number of another task is none of its"
+        assert f"  round 2/3  {shown} 0.250  " in lines[2]
 
 
 @pytest.mark.parametrize("rounds", [3, 10, 19, 25, 60, 1000])

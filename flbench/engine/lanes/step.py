@@ -28,6 +28,7 @@ from flbench.core.client_module import (
     mean_cross_entropy,
 )
 from flbench.core.networks import has_forward_hooks, is_linear
+from flbench.core.targets import no_target
 from flbench.engine.lanes.convolution import LaneConvolutions
 from flbench.engine.lanes.group import Sizes
 from flbench.engine.local_trainer import loss_of
@@ -46,8 +47,6 @@ from flbench.engine.workspace import Workspace
 
 CHANGES = 3
 """So many other answers, and the step is not recorded again."""
-NO_LABEL = -100
-"""What cross-entropy takes no account of."""
 LARGEST_FILLED = 64
 """Batches of more samples are not filled up."""
 METHODS = "training_step", "batch_loss", "forward"
@@ -188,7 +187,7 @@ class LaneStep:
         *rest, x, y = inputs
         half = (y.shape[1] + 1) // 2
         filled = y.clone()
-        filled[:, half:] = NO_LABEL
+        filled[:, half:] = no_target(y)
         try:
             ones = self._by_python([*rest, x[:, :half], y[:, :half]], Index())
             others = self._by_python([*rest, x, filled], Index())

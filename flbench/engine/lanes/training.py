@@ -15,6 +15,7 @@ from flbench.core.client_module import LocalPhase
 from flbench.core.file_memory import write
 from flbench.core.networks import choosing
 from flbench.core.state import Schedule
+from flbench.core.targets import no_target
 from flbench.engine.batches import orders
 from flbench.engine.lanes import phase as one_phase
 from flbench.engine.lanes.group import LaneGroup, Sizes, Steps, Turn, turns
@@ -22,7 +23,7 @@ from flbench.engine.lanes.hooks import LaneHooks, NotVectorisable, attributes
 from flbench.engine.lanes.lanes import Frozen, Lanes, Place, Placed, StageJob, sent
 from flbench.engine.lanes.optimizer import LaneOptimizer, clipped
 from flbench.engine.lanes.phase import Batches, Epoch
-from flbench.engine.lanes.step import NO_LABEL, LaneStep, Named, Programs
+from flbench.engine.lanes.step import LaneStep, Named, Programs
 from flbench.engine.optimizers import scaled_rate
 from flbench.engine.recording.cuda_graphs import Program
 from flbench.engine.recording.program import Index
@@ -438,7 +439,8 @@ class PhaseSteps:
                 own = table.index_select(0, ids.view(-1))
                 inputs.append(own.view(*ids.shape, *table.shape[1:]))
             if unused is not None:
-                inputs[-1].masked_fill_(unused, NO_LABEL)
+                wide = unused.view(*unused.shape, *[1] * (y.dim() - 1))
+                inputs[-1].masked_fill_(wide, no_target(y))
             if positions is not None:  # no batch is filled up then
                 inputs.append(positions)
         return inputs

@@ -22,6 +22,9 @@ def load(root: Path) -> fl.Dataset:
     Returns:
         x of shape (569, 30), each measurement with mean 0 and deviation 1; y is 0 = malignant or
         1 = benign.
+
+    To predict numbers, give y of shape (m,) or (m, k), float32, classes=k and task="numbers"; for
+    any number of labels for each sample, y of shape (m, C) of 0 and 1 and task="labels".
     """
     from sklearn.datasets import load_breast_cancer
 

@@ -24,6 +24,7 @@ class MyMethod:
     paper: ClassVar[str] = "My paper"
     year: ClassVar[int] = 2026
     kind: ClassVar[str] = "global"  # all clients get one model
+    tasks: ClassVar[tuple[str, ...]] = ("classes",)  # numbers have no smoothed labels
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"smoothing": 0.0}})
 
     smoothing: Annotated[float, Ge(0), Lt(1), "share of a label that all labels get"] = 0.1
