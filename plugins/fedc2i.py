@@ -205,7 +205,7 @@ def class_losses(own: Tensor, without: Tensor, x: Tensor, y: Tensor, ctx: fl.Con
     features = ctx.features(own[None], x)[0].double()
     logits = head_logits(features, own[None], ctx)[0]
     replaced = head_logits(features, without, ctx)
-    classes = logits.shape[1]
+    classes = ctx.classes
     eye = torch.eye(classes, dtype=torch.bool, device=logits.device)
     others = logits[:, None, :].masked_fill(eye, -torch.inf).logsumexp(dim=2)
     is_label = F.one_hot(y, classes).bool()

@@ -20,41 +20,35 @@ from torchmetrics.metric import Metric  # after torchvision_compat, which it nee
 @judges("numbers")
 def rmse(outputs: int) -> Metric:
     """Root mean square error, in deviations of all training targets."""
-    return Errors(outputs, "rmse")
+    return RootMeanSquare(outputs)
 
 
 @judges("numbers")
 def common_rmse(outputs: int) -> Metric:
     """The same of the model that serves a client on the test samples of all clients."""
-    return CommonErrors(outputs, "rmse")
+    return CommonRootMeanSquare(outputs)
 
 
 @judges("numbers")
 def mae(outputs: int) -> Metric:
     """Mean absolute error, in deviations of all training targets."""
-    return Errors(outputs, "mae")
+    return MeanAbsolute(outputs)
 
 
 @judges("numbers")
 def r2(outputs: int) -> Metric:
     """R²: 1 - squared error over that of the client's own mean; undefined if its targets agree."""
-    return Errors(outputs, "r2")
+    return Explained(outputs)
 
 
 class Errors(Metric):
-    """Sums of errors and of targets, from which one number follows.
+    """Sums of errors and of targets, from which one number follows; `outputs` is k."""
 
-    Args:
-        outputs: numbers of a sample, k.
-        what: which number: rmse, mae or r2.
-    """
-
+    higher_is_better = False
     sums: Tensor
 
-    def __init__(self, outputs: int, what: str) -> None:
+    def __init__(self, outputs: int) -> None:
         super().__init__()
-        self.what = what
-        self.higher_is_better = what == "r2"
         # per number: samples, squared errors, absolute errors, targets, squared targets
         self.add_state("sums", torch.zeros(5, outputs, dtype=torch.float64), "sum")
 
@@ -65,20 +59,37 @@ class Errors(Metric):
         rows = torch.ones_like(y), error.square(), error.abs(), y, y.square()
         self.sums += torch.stack([row.sum(dim=0) for row in rows])
 
+
+class RootMeanSquare(Errors):
+    """Root of the mean squared error."""
+
     def compute(self) -> Tensor:
-        """The number."""
-        count, squared, absolute, total, squares = self.sums
-        if self.what == "rmse":
-            return (squared.sum() / count.sum()).sqrt()
-        if self.what == "mae":
-            return absolute.sum() / count.sum()
-        spread = squares - total.square() / count
-        constant = spread <= 1e-12 * squares
-        each = torch.where(constant, torch.nan, 1 - squared / spread)
-        return each[~constant].mean()
+        """The error."""
+        return (self.sums[1].sum() / self.sums[0].sum()).sqrt()
 
 
-class CommonErrors(Errors):
-    """The same, where each test sample of the federation counts once."""
+class CommonRootMeanSquare(RootMeanSquare):
+    """Root of the mean squared error, where each test sample of the federation counts once."""
 
     on_common_samples = True
+
+
+class MeanAbsolute(Errors):
+    """Mean of the absolute errors."""
+
+    def compute(self) -> Tensor:
+        """The error."""
+        return self.sums[2].sum() / self.sums[0].sum()
+
+
+class Explained(Errors):
+    """Share of the squares of targets about their mean that errors do not have."""
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """The mean over the numbers whose targets are not all equal; NaN if those of all are."""
+        count, squared, _, total, squares = self.sums
+        spread = squares - total.square() / count
+        varies = spread > 1e-12 * squares
+        return (1 - squared / spread)[varies].mean()

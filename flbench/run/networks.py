@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, seed_torch, torch_seed
+from flbench.core.targets import task_of
 from flbench.errors import Undefined, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
@@ -133,14 +134,14 @@ def text_advice(shape: tuple[int, ...]) -> str:
 
 
 def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classes: int) -> None:
-    """Refuse a network that gives something else than one number for each class.
+    """Refuse a network that gives something else than one number for each class or target.
 
     Args:
         net: the suite's network, on the CPU.
         name: of the network.
         x: a sample, shape (1, ...).
-        y: its label, shape (1,); for text shape (1, T).
-        classes: C, number of labels.
+        y: its label, shape (1,); for text shape (1, T); of other tasks (1, C).
+        classes: C, number of labels, or of other outputs.
 
     Raises:
         UserError: it does.
@@ -154,14 +155,16 @@ def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classe
     finally:
         for part, mode in modes.items():
             part.training = mode
-    want = (*y.shape, classes)
+    has_classes = task_of(y) == "classes"
+    want = (*y.shape, classes) if has_classes else (len(y), classes)
     if isinstance(found, Tensor) and tuple(found.shape) == want:
         return
     got = type(found).__name__
     got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {got}"
+    what = "logits of every class" if has_classes else f"{classes} outputs"
     raise UserError(
-        f"model '{name}': expected logits, a tensor of shape {want} for one sample, got {got}: let"
-        " its forward return the logits of every class alone"
+        f"model '{name}': expected {'logits' if has_classes else 'outputs'}, a tensor of shape"
+        f" {want} for one sample, got {got}: let its forward return the {what} alone"
     )
 
 

@@ -117,9 +117,10 @@ def test_a_look_before_a_run_shows_targets(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(TABLE, encoding="utf-8")
     lines = checked(f"csv:{path}?label=price&task=numbers&leave=kind", tmp_path)
-    assert mentions("\n".join(lines), "1 numbers to predict", "price 10.5 to 30", "mean 20.17", "deviation")
+    said = " ".join(lines)
+    assert mentions(said, "1 numbers to predict", "price 10.5 to 30", "mean 20.17", "deviation")
     lines = checked(f"csv:{path}?label=kind&task=labels", tmp_path)
-    assert mentions("\n".join(lines), "2 labels", "red 2", "round 1", "1 samples have none")
+    assert mentions(" ".join(lines), "2 labels", "red 2", "round 1", "1 samples have none")
 
 
 def test_built_in_sets_of_other_tasks() -> None:
