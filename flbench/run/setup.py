@@ -127,7 +127,7 @@ def prepare(
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
     shorter = ProcessGroup.of(fabric).broadcast_object(shorter)
-    earlier = shorter and (shorter, origin_of(run, spec.of_rounds(shorter.rounds)))
+    earlier = None if shorter is None else (shorter, origin_of(run, spec.of_rounds(shorter.rounds)))
     state = first_state(
         run, resume=spec.resume, changed_source=spec.changed_source, earlier=earlier
     )
