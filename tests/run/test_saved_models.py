@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from kept_runs import SAVED, kept_spec, played_to_disk
-from mentions import mention
+from kept_runs import kept_spec, played_to_disk
+from mentions import mention, mentions
 from safetensors import safe_open
 from safetensors.torch import save_file
 from toy import toy_dataset
 
 import flbench as fl
-from flbench.errors import UserError
+from flbench.errors import MachineError, UserError
 from flbench.models.mlp import build
-from flbench.results.kept_files import saved_path
+from flbench.results.files import read_result
+from flbench.results.kept_files import KeepOptions, saved_path
+from flbench.run import runner
 from flbench.run.saved_files import HEADER, ModelsAbout, read_saved
-from flbench.run.saved_models import SavedModels
+from flbench.run.saved_models import SavedModels, _without_files
 from flbench.run.spec import RunSpec
+from flbench.suite import Component
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
@@ -93,7 +96,7 @@ def test_the_same_run_saves_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_result_names_what_was_saved_and_is_the_same_without(tmp_path: Path) -> None:
-    plain = kept_spec(tmp_path / "plain", keep=fl_nothing())
+    plain = kept_spec(tmp_path / "plain", keep=KeepOptions())
     with_files = kept_spec(tmp_path / "saved")
     one, other = played_to_disk(plain), played_to_disk(with_files)
     assert plain.path.relative_to(tmp_path / "plain") == with_files.path.relative_to(
@@ -107,10 +110,6 @@ def test_a_result_names_what_was_saved_and_is_the_same_without(tmp_path: Path) -
     }
     aside = {"saved", "seconds", "environment"}
     assert one.model_dump(exclude=aside) == other.model_dump(exclude=aside)
-
-
-def fl_nothing() -> Any:
-    return replace(SAVED, models=False, predictions=False)
 
 
 @pytest.mark.parametrize("policy", ["global", "local", "reset"])
@@ -204,9 +203,6 @@ def test_shapes_and_types_are_those_of_the_network(tmp_path: Path) -> None:
 
 
 def test_no_file_that_a_saved_file_names_is_opened(tmp_path: Path) -> None:
-    from flbench.run.saved_models import _without_files
-    from flbench.suite import Component
-
     asked = Component(name="resnet18", weights=str(tmp_path / "weights.pt"))
     assert _without_files(asked).params == {}
     kept = Component(name="mlp", hidden=5)
@@ -224,3 +220,66 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
         fl.open_models(path)
     with pytest.raises(UserError, match=mention("absent")):
         fl.open_models(tmp_path / "absent")
+
+
+# --- when and where they are written -----------------------------------------------------------
+
+
+@dataclass
+class Stop:
+    """Interrupts a run after a round."""
+
+    after: int
+
+    @fl.hookimpl
+    def round_finished(self, record: Any) -> None:
+        if record.round == self.after:
+            raise KeyboardInterrupt
+
+
+def stopped_and_resumed(spec: RunSpec, after: int) -> Any:
+    """The result of a run that was stopped after a round and resumed."""
+    with pytest.raises(KeyboardInterrupt):
+        played_to_disk(replace(spec, sinks=(("stop", Stop(after)),)))
+    return played_to_disk(replace(spec, resume=True))
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_resumed_run_saves_what_a_whole_one_does(after: int, tmp_path: Path) -> None:
+    """Also if it was stopped when its last round had ended: that is evaluated once more."""
+    whole = kept_spec(tmp_path / "whole", "apfl", executor="sequential")
+    cut = kept_spec(tmp_path / "cut", "apfl", executor="sequential")
+    one, other = played_to_disk(whole), stopped_and_resumed(cut, after)
+    assert one.model_dump(exclude={"seconds"}) == other.model_dump(exclude={"seconds"})
+    assert not list(cut.path.parent.glob("*.checkpoint.*"))
+
+
+@pytest.mark.usefixtures("checkpoint_every_round")
+def test_models_of_a_chosen_round_that_are_gone_are_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    spec = kept_spec(
+        tmp_path, headline="validation", rounds=4, said=said, **{"local.lr": 1e-9}
+    )  # nothing moves, so the first round is the best
+    result = stopped_and_resumed(spec, 2)
+    assert (result.summary["round"], result.saved) == (1, None)
+    assert mentions(said, "round 1", "--force", "headline=last")
+    assert not models_file(spec).is_file()
+
+
+def test_a_disk_without_room_for_the_files_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = kept_spec(tmp_path, rounds=1)
+    written = runner.write_saved
+
+    def full(path: Path, *more: Any) -> None:
+        if "predictions" in path.name:
+            raise MachineError(f"{path}: no room")
+        written(path, *more)
+
+    monkeypatch.setattr(runner, "write_saved", full)
+    with pytest.raises(MachineError, match=mention("seed-0.predictions.safetensors", "result")):
+        played_to_disk(spec)
+    assert list(read_result(spec.path).saved or {}) == ["models"]
+    assert fl.open_models(models_file(spec)).clients
