@@ -291,16 +291,6 @@ def test_one_model_for_all_has_the_accuracy_over_all_samples(play_toy: Play) -> 
     assert played.job.suite.hash() == play_toy("fedavg", eval_every=2).job.suite.hash()
 
 
-def test_a_sample_of_several_clients_counts_once(play_toy: Play) -> None:
-    """All clients of a group have the test samples of its labels: each is asked on all of them."""
-    played = play_toy("fedavg", metrics=("common-accuracy",), test_set="labels", rounds=1)
-    run, space = played.run, played.run.executor.workspace
-    union = Pooled.union(run.held_out, "test", torch.arange(CLIENTS))
-    sums = evaluate_model(space, played.state.models[0], union).sums[0]
-    mean = played.result.summary["common-accuracy_mean"]
-    assert mean == pytest.approx(float(sums[1] / sums[2]), abs=1e-6)
-
-
 # --- in a run ----------------------------------------------------------------------------------
 
 ASKED = ("auroc", "ece")

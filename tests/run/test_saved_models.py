@@ -13,7 +13,7 @@ from kept_runs import kept_spec, played_to_disk
 from mentions import mention, mentions
 from safetensors import safe_open
 from safetensors.torch import save_file
-from toy import toy_dataset
+from toy import bad, toy_dataset
 
 import flbench as fl
 from flbench.errors import MachineError, UserError
@@ -21,6 +21,7 @@ from flbench.models.mlp import build
 from flbench.results.files import read_result
 from flbench.results.kept_files import KeepOptions, saved_path
 from flbench.run import runner
+from flbench.run.composition import MethodStack
 from flbench.run.saved_files import HEADER, ModelsAbout, read_saved
 from flbench.run.saved_models import SavedModels, _without_files
 from flbench.run.spec import RunSpec
@@ -244,12 +245,25 @@ def stopped_and_resumed(spec: RunSpec, after: int) -> Any:
     return played_to_disk(replace(spec, resume=True))
 
 
+def looking() -> MethodStack:
+    """A method that counts, notes and warns when models are judged."""
+
+    def personalise(self: Any, clients: torch.Tensor, ctx: fl.Context) -> None:
+        ctx.send("down", clients, "looks", 1)
+        ctx.note("looked", ctx.round)
+        ctx.warn("it looks")
+
+    return bad(personalise=personalise)
+
+
 @pytest.mark.usefixtures("checkpoint_every_round")
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_resumed_run_saves_what_a_whole_one_does(after: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["apfl", "looking"])
+def test_a_resumed_run_saves_what_a_whole_one_does(after: int, method: str, tmp_path: Path) -> None:
     """Also if it was stopped when its last round had ended: that is evaluated once more."""
-    whole = kept_spec(tmp_path / "whole", "apfl", executor="sequential")
-    cut = kept_spec(tmp_path / "cut", "apfl", executor="sequential")
+    one_by_one = {"method": looking() if method == "looking" else method, "executor": "sequential"}
+    whole = kept_spec(tmp_path / "whole", **one_by_one)
+    cut = kept_spec(tmp_path / "cut", **one_by_one)
     one, other = played_to_disk(whole), stopped_and_resumed(cut, after)
     assert one.model_dump(exclude={"seconds"}) == other.model_dump(exclude={"seconds"})
     assert not list(cut.path.parent.glob("*.checkpoint.*"))

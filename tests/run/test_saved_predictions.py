@@ -17,7 +17,6 @@ from toy import toy_dataset
 import flbench as fl
 from flbench.client_metrics.multilabel import average_precisions
 from flbench.errors import BadParameter, UserError
-from flbench.federation.pooled import Pooled
 from flbench.results.kept_files import saved_path
 from flbench.results.schema import Result
 from flbench.run.saved_predictions import SavedPredictions
@@ -159,14 +158,6 @@ def test_a_file_whose_parts_do_not_fit_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=mention(path.name, "--save-predictions")):
         fl.read_predictions(path)
-
-
-def test_the_union_of_test_samples_has_each_sample_once(tmp_path: Path) -> None:
-    run, _ = prepare(kept_spec(tmp_path, test_set="labels"), toy_dataset())
-    lists = run.held_out.splits["test"]
-    union = Pooled.union(run.held_out, "test", torch.arange(6))
-    distinct = {row for client in range(6) for row in lists[client].tolist()}
-    assert len(union.y) == int(union.lengths) == len(distinct) < int(lists.sizes.sum())
 
 
 # --- other tasks -------------------------------------------------------------------------------
