@@ -141,6 +141,7 @@ def test_another_setting_is_another_run(tmp_path: Path) -> None:
 def test_a_kept_checkpoint_outlives_what_frees_the_folder(tmp_path: Path) -> None:
     spec = kept_spec(tmp_path, keep=LAST, rounds=2)
     played_to_disk(spec)
+    played_to_disk(replace(spec, force=True))  # takes the place of the first one
     tidy(spec.path.parent)
     names = sorted(path.name for path in spec.path.parent.iterdir())
     assert names == ["seed-0.json", last_checkpoint_path(spec.path).name]
