@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from types import FrameType
 
 import typer
 
@@ -20,14 +22,20 @@ def speed(context: typer.Context) -> None:
 def run_program(module: str, context: typer.Context) -> None:
     """Run a module as `python -m` does, with the arguments of the command.
 
-    Ctrl-C reaches the program too, which ends in order and says so; it is waited for.
+    Ctrl-C and SIGTERM reach the program and all processes that it has started, which end in order
+    and say so; it is waited for.
 
     Raises:
         Exit: with the program's exit code.
     """
-    process = subprocess.Popen([sys.executable, "-m", module, *context.args])
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen([sys.executable, "-m", module, *context.args], process_group=0)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        os.killpg(process.pid, number)
+
+    before = {one: signal.signal(one, pass_on) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         raise typer.Exit(process.wait())
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)

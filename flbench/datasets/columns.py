@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flbench.datasets.files import damaged
+from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.errors import UserError
 
 MISSING = frozenset(
@@ -47,6 +48,10 @@ ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames
 """Last words of the names of columns that say which row or whose row it is."""
 INDEX_WORDS = ("index", "idx")
 """The same of a row; but a `body_mass_index` is measured."""
+TRUTHS = frozenset(("true", "false", "yes", "no", "t", "f", "y", "n"))
+"""Words for 1 and 0, in small letters."""
+PART_FLAG = re.compile(r"(is|in)_?(train|test|val|valid)(ing|ation)?(_?set)?", re.IGNORECASE)
+"""The name of a column that says whether a row is in a part, such as `is_test`."""
 ROW_WORDS = ("", "row", "sample", "record", "case", "data", "df", "level", "unnamed")
 """What may stand before INDEX_WORDS in such a name."""
 
@@ -213,10 +218,11 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
             )  # fmt: skip
     if len(names) < 2:
         raise damaged(path, f"column '{column}' has one label only, {names[0]}")
-    if len(names) == len(values) >= BY_CHANCE:
+    if 2 * len(names) > len(values) >= BY_CHANCE:
         raise damaged(
-            path, f"column '{column}' has another label in each of its {len(values)} rows, as an id"
-            " or a measured number has: expected classes, or task=numbers among the options"
+            path, f"column '{column}' has {len(names)} labels in {len(values)} rows, as an id or a"
+            " measured number has: expected classes of two rows and more, or task=numbers among the"
+            " options"
         )  # fmt: skip
     return places, names
 
@@ -256,7 +262,32 @@ def groups_of(
     keys = numbers if numbers is not None else [str(value).strip() for value in values]
     found, places = np.unique(np.array(keys), return_inverse=True)
     names = [f"{key:.17g}" if numbers is not None else str(key) for key in found.tolist()]
+    if pair := written_twice(names):
+        raise damaged(
+            path, f"column '{column}' has the {what}s '{pair[0]}' and '{pair[1]}', which are one"
+            f" {what} written in two ways: write one of them"
+        )  # fmt: skip
     return torch.from_numpy(places.astype(np.int64)), tuple(names)
+
+
+def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
+    """Two names that mean the same: but for capitals (of more than a letter), or as truth values.
+
+    Example:
+        >>> written_twice(["No", "Yes", "no"]), written_twice(["0", "1", "False", "True"])
+        (('No', 'no'), ('0', 'False'))
+        >>> written_twice(["A", "a"]), written_twice(["0", "1", "A"])
+        (None, None)
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        first = known.setdefault(name.casefold(), name)
+        if first is not name and len(name) > 1:
+            return first, name
+    digits, truths = ([one for one in known if one in few] for few in (("0", "1"), TRUTHS))
+    if digits and truths and len(digits) + len(truths) == len(known):
+        return known[digits[0]], known[truths[0]]
+    return None
 
 
 def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
@@ -279,6 +310,33 @@ def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
     if all(MEANT_AS_NUMBER.fullmatch(value) for value in there):
         raise damaged(path, f"column '{column}' holds numbers such as '{there[0]}': {remedy}")
     return False
+
+
+def part_in(name: str, values: Sequence[str]) -> str:
+    """Why a column of features only says in which part a row is; "" if it does not.
+
+    Example:
+        >>> [bool(part_in(name, ["0", "1"])) for name in ("is_test", "inTrain", "is_tested_often")]
+        [True, True, False]
+    """
+    words = sorted({value for value in values if not is_missing(value)})
+    if words and (parts_of(words) or len(words_for_parts(words)) == len(words)):
+        return f"it says {', '.join(words)}: if these are the parts, name it split"
+    if PART_FLAG.fullmatch(name) and len(words) == 2:
+        return "its name says in which part a row is: name it split, and write train and test"
+    return ""
+
+
+def is_label_again(values: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether each value of a column goes with one label, and each label with one value.
+
+    Example:
+        >>> is_label_again(["y", "n"] * 4, ["1", "0"] * 4), is_label_again(["y"] * 8, ["1"] * 8)
+        (True, False)
+    """
+    pairs = {*zip(values, labels, strict=True)}
+    few = len({*values}) == len({*labels}) == len(pairs)
+    return few and len(pairs) > 1 and len(values) >= BY_CHANCE
 
 
 def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] = ()) -> str:

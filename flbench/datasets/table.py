@@ -45,8 +45,10 @@ from flbench.datasets.columns import (
     features_of,
     groups_of,
     id_of,
+    is_label_again,
     is_missing,
     numbers_of,
+    part_in,
     refused_ids,
     targets_of,
 )
@@ -108,7 +110,8 @@ def table(root: Path, argument: str) -> Dataset:
     ids = {
         name: why
         for name, values in features.items()
-        if name not in listed(options, "use") and (why := id_of(name, values, blocks))
+        if name not in listed(options, "use")
+        and (why := no_feature(name, values, columns["label"], blocks))
     }
     if ids:
         raise refused_ids(path, ids)
@@ -153,6 +156,13 @@ def table(root: Path, argument: str) -> Dataset:
         gap=gap,
         task=task,
     )
+
+
+def no_feature(name: str, values: list[str], labels: list[str], blocks: list[list[str]]) -> str:
+    """Why a column is no feature; "" if it may be one."""
+    if is_label_again(values, labels):
+        return "it is the label again: each of its values goes with one label"
+    return part_in(name, values) or id_of(name, values, blocks)
 
 
 def asked(argument: str) -> tuple[str, dict[str, str]]:

@@ -154,30 +154,41 @@ def test_other_errors_of_callbacks_are_printed() -> None:
     assert "ZeroDivisionError" in messages
 
 
-def test_a_program_that_a_command_runs_ends_in_order(tmp_path: Path) -> None:
-    """Ctrl-C reaches both; what the program says, and its exit code, are those of the command."""
-    (tmp_path / "program.py").write_text(
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # tests may ignore it
-        "try:\n"
-        "    print('begun', flush=True); time.sleep(9)\n"
-        "except KeyboardInterrupt:\n"
-        "    time.sleep(0.6); print('said'); sys.exit(7)\n"
-    )
+PROGRAM = r"""
+import os, signal, subprocess, sys, time
+for one in (signal.SIGINT, signal.SIGTERM):  # tests may ignore them
+    signal.signal(one, signal.default_int_handler)
+try:
+    if sys.argv[1:] != ["child"]:
+        subprocess.Popen([sys.executable, "-m", "program", "child"])
+    os.write(1, b"begun\n")
+    time.sleep(20)
+except KeyboardInterrupt:
+    time.sleep(0.6)
+    os.write(1, b"child\n" if sys.argv[1:] else b"program\n")  # in one piece
+    sys.exit(7)
+"""
+COMMAND = """
+import types, typer
+from flbench.cli.speed import run_program
+try:
+    run_program("program", types.SimpleNamespace(args=[]))
+except typer.Exit as error:
+    print("code", error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_a_command_runs_ends_in_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The signal reaches the program and its children; its exit code is that of the command."""
+    (tmp_path / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import types, typer; from flbench.cli.speed import run_program\n"
-            "try: run_program('program', types.SimpleNamespace(args=[]))\n"
-            "except typer.Exit as error: print('code', error.exit_code)",
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
+        [sys.executable, "-c", COMMAND], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60)[0].splitlines() == ["said", "code 7"]
+    assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "begun\n"]
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[0].splitlines()  # at the end of the last writer
+    assert sorted(said) == ["child", "code 7", "program"]

@@ -44,7 +44,7 @@ def test_only_labels_and_features_are_needed(tmp_path: Path) -> None:
 
 def test_a_constant_column_is_not_blown_up(tmp_path: Path) -> None:
     """The deviation of equal numbers that are no binary fractions is not quite 0."""
-    rows = "0,train,0.3\n" * 500 + "1,test,0.2\n"
+    rows = "0,train,0.3\n" * 499 + "1,train,0.3\n1,test,0.2\n"
     found = loaded(tmp_path, f"label,split,a\n{rows}")
     assert found.x[:500].abs().max() < 1e-9
     assert found.x[500].item() == pytest.approx(-0.1)
@@ -224,16 +224,61 @@ def test_numbers_that_are_equal_are_one_label_and_one_client(tmp_path: Path) -> 
     [
         (["1.5", "2.5", "1.5"], "decimals such as 1.5"),
         ([str(i + 0.5) for i in range(300)], "decimals such as 0.5"),
-        ([str(i) for i in range(9)], "another label in each of its 9 rows"),
-        ([f"name {i}" for i in range(9)], "another label in each of its 9 rows"),
+        ([str(i) for i in range(9)], "9 labels in 9 rows"),
+        ([f"name {i}" for i in range(9)], "9 labels in 9 rows"),
         (["a", "a", "a"], "one label only, a"),
         (["0", "1", "-1"], "-1 in row 3, which says that there is no label"),
+        ([str(7 * i % 60 + i // 60) for i in range(90)], "61 labels in 90 rows"),
+        (["No", "yes", "no", "yes"], "'No' and 'no', which are one label written in two ways"),
+        (["1", "0", "True", "0"], "'1' and 'True'|'0' and 'True'"),
+        (["0", "Y", "0", "1", "N"], "'0' and 'N'"),
     ],
 )
 def test_labels_are_classes(tmp_path: Path, values: list[str], why: str) -> None:
     text = "label,a\n" + "".join(f"{value},{i % 3}\n" for i, value in enumerate(values))
     with pytest.raises(UserError, match=why):
         loaded(tmp_path, text)
+
+
+def test_letters_are_labels_of_their_own(tmp_path: Path) -> None:
+    """In handwriting `A` and `a` are two; digits and letters may stand beside each other."""
+    text = "label,a\n" + "".join(f"{one},{i}\n" for i, one in enumerate("AaAa11yy"))
+    assert loaded(tmp_path, text, "?use=a").label_names == ("1", "A", "a", "y")
+
+
+def test_a_client_is_written_in_one_way(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'North' and 'north', which are one client"):
+        loaded(tmp_path, "label,client,a\n0,North,1\n1,north,2\n")
+
+
+FIVES = ["no"] * 5 + ["yes"] * 5
+"""What goes with the label of `rows_of`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "why"),
+    [
+        ("answer", FIVES, "it is the label again"),
+        ("code", ["7"] * 5 + ["3"] * 5, "it is the label again"),
+        ("set", ["train", "test"] * 5, "it says test, train: if these are the parts"),
+        ("phase", ["Training", "Validation", "Testing", "Training", "Training"] * 2, "the parts"),
+        ("is_test", ["0", "1"] * 5, "its name says in which part a row is"),
+        ("InTrainingSet", ["yes", "no"] * 5, "its name says in which part a row is"),
+    ],
+)
+def test_what_gives_the_label_or_the_part_away_is_no_feature(
+    tmp_path: Path, name: str, values: list[str], why: str
+) -> None:
+    table = rows_of(f"{name},a", values, PURE_NOISE)
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, table)
+    assert len(loaded(tmp_path, table, f"?leave={name}").features) == 1
+    assert len(loaded(tmp_path, table, f"?use={name}").features) == 2
+
+
+def test_a_column_that_nearly_is_the_label_is_a_feature(tmp_path: Path) -> None:
+    table = rows_of("answer,a", ["yes", *FIVES[1:]], PURE_NOISE)
+    assert len(loaded(tmp_path, table).features) == 2
 
 
 def test_two_classes_may_be_minus_one_and_one(tmp_path: Path) -> None:
