@@ -585,7 +585,7 @@ METRICS = (
     ),
     Metric(
         "accuracy_decile_gap", _served(decile_gap), "decile gap", 4, False,
-        "mean accuracy of the best tenth of clients less that of the worst tenth",
+        "mean accuracy of the highest tenth of clients less that of the lowest tenth",
         family="accuracy", tables=("html",), kind="extreme",
     ),
     Metric(

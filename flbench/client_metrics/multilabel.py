@@ -16,19 +16,35 @@ from flbench.core import torchvision_compat as torchvision_compat
 from torchmetrics.metric import Metric  # after torchvision_compat, which it needs here
 
 
-@judges("labels")
+def precisions_of_clients(p: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+    """Mean average precision of each client, shape (n,); arguments as `client_metrics.tasks`."""
+    sizes = lengths.tolist()
+    pairs = zip(p.split(sizes), y.split(sizes), strict=True)
+    return torch.stack([mean_of_labels(average_precisions(*pair)) for pair in pairs])
+
+
+def f1_of_clients(p: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+    """F1 of all labels together of each client, shape (n,); arguments as `client_metrics.tasks`."""
+    predicted = (p > 0.5).long()
+    rows = torch.stack([(predicted * y).sum(dim=1), (predicted + y).sum(dim=1)], dim=1).double()
+    sums = torch.segment_reduce(rows, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+    found = (2 * sums[:, 0] / sums[:, 1]).nan_to_num(0.0)  # as torchmetrics says of none at all
+    return torch.where(lengths > 0, found, torch.nan)
+
+
+@judges("labels", precisions_of_clients)
 def mean_average_precision(labels: int) -> Metric:
     """Mean average precision over the labels that a sample of the client has."""
     return MeanAveragePrecision()
 
 
-@judges("labels")
+@judges("labels", precisions_of_clients)
 def common_map(labels: int) -> Metric:
     """The same of the model that serves a client on the test samples of all clients."""
     return CommonAveragePrecision()
 
 
-@judges("labels")
+@judges("labels", f1_of_clients)
 def micro_f1(labels: int) -> Metric:
     """F1 score of all labels together, where those above a probability of 1 / 2 are predicted."""
     from torchmetrics.classification import MultilabelF1Score
@@ -60,7 +76,12 @@ class MeanAveragePrecision(Metric):
     def compute(self) -> Tensor:
         """The mean over the labels that a sample has; NaN if no sample has one."""
         found = average_precisions(torch.cat(self.probabilities), torch.cat(self.labels))
-        return found[~found.isnan()].mean()
+        return mean_of_labels(found)
+
+
+def mean_of_labels(precisions: Tensor) -> Tensor:
+    """Mean over the labels that a sample has, a scalar; NaN if no sample has one."""
+    return precisions[~precisions.isnan()].mean()
 
 
 class CommonAveragePrecision(MeanAveragePrecision):
@@ -80,6 +101,8 @@ def average_precisions(scores: Tensor, y: Tensor) -> Tensor:
         >>> average_precisions(torch.tensor([[0.9], [0.8], [0.1]]), torch.tensor([[1], [0], [1]]))
         tensor([0.8333], dtype=torch.float64)
     """
+    if not len(y):
+        return scores.new_full(y.shape[1:], torch.nan, dtype=torch.float64)
     ordered, order = scores.sort(dim=0, descending=True)
     hits = y.gather(0, order).double()
     last = torch.ones_like(hits, dtype=torch.bool)

@@ -1,18 +1,30 @@
-"""Which task a metric judges: a mark on its factory; without one it judges classes."""
+"""Which task a metric judges, and how it is computed for many clients at once: marks on a factory.
+
+A factory without marks judges classes, client by client.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from flbench.tasks import TaskName
 
 T = TypeVar("T", bound=Callable[..., Any])
-MARK = "judges"
+AtOnce = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Outputs and targets of n clients, one client after the other, (m, ...), and the number of samples
+of each, (n,) -> the value of each client, (n,), float64; NaN = undefined."""
+JUDGES, AT_ONCE = "judges", "at_once"
 
 
-def judges(task: TaskName) -> Callable[[T], T]:
-    """Decorate a factory of metrics: what is predicted where it is asked for.
+def judges(task: TaskName, at_once: AtOnce | None = None) -> Callable[[T], T]:
+    """Decorate a factory of metrics.
+
+    Args:
+        task: what is predicted where it is asked for.
+        at_once: gives the values of many clients, those that its metric gives of each.
 
     Example:
         >>> task_judged(judges("numbers")(lambda outputs: None))
@@ -20,7 +32,8 @@ def judges(task: TaskName) -> Callable[[T], T]:
     """
 
     def marked(factory: T) -> T:
-        setattr(factory, MARK, task)
+        setattr(factory, JUDGES, task)
+        setattr(factory, AT_ONCE, at_once)
         return factory
 
     return marked
@@ -28,5 +41,11 @@ def judges(task: TaskName) -> Callable[[T], T]:
 
 def task_judged(factory: object) -> TaskName:
     """The task that the metrics of a factory judge."""
-    found: TaskName = getattr(factory, MARK, "classes")
+    found: TaskName = getattr(factory, JUDGES, "classes")
+    return found
+
+
+def computed_at_once(factory: object) -> AtOnce | None:
+    """How the metrics of a factory are computed for many clients; None = client by client."""
+    found: AtOnce | None = getattr(factory, AT_ONCE, None)
     return found

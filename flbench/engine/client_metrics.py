@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.client_metrics.tasks import task_judged
+from flbench.client_metrics.tasks import AtOnce, computed_at_once, task_judged
 from flbench.client_metrics.torchmetrics_classes import (
     HOMES,
     LIBRARY,
@@ -61,6 +61,7 @@ class ClientMetric:
         package: distribution and version that it comes from.
         make: number of classes -> a new `torchmetrics.Metric`.
         plugin: the method's plugin that brings it; "" = a person or a suite asks for it.
+        at_once: computes it for many clients, without an instance for each; None = it cannot.
     """
 
     label: str
@@ -69,6 +70,7 @@ class ClientMetric:
     package: str
     make: Callable[[int], Any]
     plugin: str = ""
+    at_once: AtOnce | None = None
 
 
 def find_metric(asked: Component, task: TaskName | None = "classes") -> ClientMetric:
@@ -83,7 +85,7 @@ def find_metric(asked: Component, task: TaskName | None = "classes") -> ClientMe
             parameter.
         BadParameter: a value does not fit its parameter, or it judges another task.
     """
-    name, params = asked.name, asked.params
+    name, params, at_once = asked.name, asked.params, None
     known = entries("metrics")
     if name in known:
         entry = find("metrics", name)
@@ -91,7 +93,7 @@ def find_metric(asked: Component, task: TaskName | None = "classes") -> ClientMe
         if task is not None and (other := task_judged(factory)) != task:
             raise BadParameter(f"metric '{name}' judges {other}, and the data set has {task}")
         values = checked(f"metric '{name}'", factory, params, skip=1)
-        package = f"{entry.distribution} {entry.version}"
+        package, at_once = f"{entry.distribution} {entry.version}", computed_at_once(factory)
         make: Callable[[int], Any] = lambda classes: factory(classes, **values)  # noqa: E731
     elif is_class(name):
         of_task = task or task_of_class(name)
@@ -100,7 +102,7 @@ def find_metric(asked: Component, task: TaskName | None = "classes") -> ClientMe
     else:
         listed = "or a class of torchmetrics such as MulticlassF1Score; installed"
         raise UnknownName("metric", name, known, listed)
-    return ClientMetric(asked.label, name, params, package, make)
+    return ClientMetric(asked.label, name, params, package, make, at_once=at_once)
 
 
 def _maker(name: str, params: Mapping[str, Any], task: TaskName) -> Callable[[int], Any]:
@@ -182,24 +184,46 @@ class ClientMetrics:
     @cached_property
     def own(self) -> ClientMetrics | None:
         """Those of each client's own test samples, if there are some."""
-        return self._part([label for label in self.metrics if label not in self.on_common])
+        labels = [label for label in self.metrics if label not in self.on_common]
+        return self._some(labels) if labels else None
 
     @cached_property
     def common(self) -> ClientMetrics | None:
         """Those of all clients' test samples, if there are some."""
-        return self._part([label for label in self.metrics if label in self.on_common])
+        labels = [label for label in self.metrics if label in self.on_common]
+        return self._some(labels) if labels else None
 
     @cached_property
     def headline(self) -> ClientMetrics | None:
         """The headline alone; None = it is accuracy, which no metric counts."""
-        return None if self.task == "classes" else self._part(self.labels[:1])
+        return None if self.task == "classes" else self._some(self.labels[:1])
 
-    def _part(self, labels: Sequence[str]) -> ClientMetrics | None:
-        """Some of the metrics; None = none of them."""
-        if not labels or len(labels) == len(self.metrics):
-            return self if labels else None
+    @cached_property
+    def singly(self) -> ClientMetrics:
+        """Those that are computed client by client."""
+        labels = [label for label, one in self.metrics.items() if one.at_once is None]
+        return self._some(labels)
+
+    def _some(self, labels: Sequence[str]) -> ClientMetrics:
+        if labels == self.labels:
+            return self
         some = {label: self.metrics[label] for label in labels}
         return replace(self, metrics=some, directions={}, on_common=set(), _idle=[])
+
+    def at_once(self, logits: Tensor, y: Tensor, lengths: Tensor) -> Mapping[str, Tensor]:
+        """The values of n clients by the labels of those that are not in `singly`, shape (n,).
+
+        Args:
+            logits: of the samples of one client after the other, shape (m, C).
+            y: shape (m, C).
+            lengths: samples of each client, shape (n,).
+        """
+        rows, y = self._as_metrics_take(logits, y)
+        return {
+            label: one.at_once(rows, y, lengths).double()
+            for label, one in self.metrics.items()
+            if one.at_once is not None
+        }
 
     def taken(self) -> list[Any]:
         """Instances for one client, in the order of the labels, without samples."""
@@ -311,10 +335,8 @@ def _alone() -> bool:
 class Stream:
     """The metrics of n clients on samples that come chunk by chunk, those of several mixed.
 
-    A client has instances of the metrics from its first sample to its last one.
-
-    Attributes:
-        values: value of each client and metric, shape (n, metrics), float64; NaN = undefined.
+    A client has instances of the metrics from its first sample to its last one. What is computed of
+    all clients at once waits for the last chunk.
     """
 
     def __init__(self, metrics: ClientMetrics, positions: Tensor | None, lengths: Tensor) -> None:
@@ -322,15 +344,36 @@ class Stream:
         self._metrics = metrics
         owners = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
         at = torch.arange(len(owners), device=lengths.device) if positions is None else positions
+        self._rows, self._lengths = at, lengths
+        self._chunks: list[tuple[Tensor, Tensor]] = []
         order = at.argsort(stable=True)
         self._positions, self._owners = at[order].contiguous(), owners[order]
         self._left = lengths.tolist()
         self._open: dict[int, list[Any]] = {}
-        shape = len(self._left), len(metrics.labels)
-        self.values = torch.full(shape, torch.nan, dtype=torch.float64)
+        shape = len(self._left), len(metrics.singly.labels)
+        self._singly = torch.full(shape, torch.nan, dtype=torch.float64)
+
+    @property
+    def values(self) -> Tensor:
+        """Value of each client and metric, shape (n, metrics), float64; NaN = undefined."""
+        singly, labels = self._metrics.singly.labels, self._metrics.labels
+        if len(singly) == len(labels):
+            return self._singly
+        found = dict(zip(singly, self._singly.T, strict=True))
+        if self._chunks:
+            logits, y = map(torch.cat, zip(*self._chunks, strict=True))
+            rows, lengths = self._rows, self._lengths
+            at_once = self._metrics.at_once(logits[rows], y[rows], lengths)
+            found |= {label: values.cpu() for label, values in at_once.items()}
+        nothing = torch.full((len(self._left),), torch.nan, dtype=torch.float64)
+        return torch.stack([found.get(label, nothing) for label in labels], dim=1)
 
     def add(self, at: int, logits: Tensor, y: Tensor) -> None:
         """Add the samples from position `at` on, in the order of their positions."""
+        if len(self._metrics.singly.labels) < len(self._metrics.labels):
+            self._chunks.append((logits, y))
+        if not self._metrics.singly.labels:
+            return
         ends = torch.tensor([at, at + len(y)], device=self._positions.device)
         first, last = torch.searchsorted(self._positions, ends).tolist()
         places, owners = self._positions[first:last] - at, self._owners[first:last]
@@ -342,11 +385,11 @@ class Stream:
     def _add(self, client: int, logits: Tensor, y: Tensor) -> None:
         """Add samples of one client; its values are computed after the last one."""
         if client not in self._open:
-            self._open[client] = self._metrics.taken()
-        self._metrics.add(self._open[client], logits, y)
+            self._open[client] = self._metrics.singly.taken()
+        self._metrics.singly.add(self._open[client], logits, y)
         self._left[client] -= len(y)
         if not self._left[client]:
             instances = self._open.pop(client)
-            values = self._metrics.values(instances)
-            self.values[client] = torch.tensor(values, dtype=torch.float64)
-            self._metrics.given_back(instances)
+            values = self._metrics.singly.values(instances)
+            self._singly[client] = torch.tensor(values, dtype=torch.float64)
+            self._metrics.singly.given_back(instances)

@@ -192,7 +192,7 @@ def task_of(rows: Sequence[tuple[str, Sequence[Result]]]) -> Task:
 
 
 def headline_axis(axes: Axes, task: Task, text: str, which: str = "y") -> None:
-    """Label an axis of a task's headline: in per cent, or in deviations of the training targets.
+    """Label an axis of a task's headline: in per cent, or standard deviations (SD) of targets.
 
     Args:
         axes: the axes.
@@ -201,7 +201,7 @@ def headline_axis(axes: Axes, task: Task, text: str, which: str = "y") -> None:
         which: "x" or "y".
     """
     axis = axes.yaxis if which == "y" else axes.xaxis
-    unit = "(%)" if task.is_share else "(deviations; lower is better)"
+    unit = "(%)" if task.is_share else "(SD; lower is better)"
     head, _, rest = text.partition("{}")
     label = f"{head}{task.heading}{rest} {unit}"
     axis.set_label_text(label)

@@ -170,7 +170,7 @@ def plugins_of(suite: Suite) -> list[Plugin]:
     return [_described(entry, load_entry(entry)) for entry in entries]
 
 
-def _of_plugins(layers: Sequence[tuple[str, object]]) -> dict[str, Any]:
+def _of_plugins(layers: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """What a method has of what its plugins say about themselves, by field of `MethodStack`."""
     return {
         "within_one_network": tuple(

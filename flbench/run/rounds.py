@@ -32,6 +32,7 @@ from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, UserError
 from flbench.federation.federation import Newcomers, Samples, label_counts
 from flbench.federation.periods import Period, Periods
+from flbench.federation.target_scale import TargetScale
 from flbench.metrics import EPOCHS, measured
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.isolation import streams_kept
@@ -64,6 +65,7 @@ class Run:
         periods: how the data change; None = they never do. `context`, `held_out`, `groups` and the
             executor's samples are those of the period that `enter_period` has entered.
         period: that period.
+        scale: of numbers that are predicted; None = other targets.
     """
 
     suite: Suite
@@ -84,6 +86,7 @@ class Run:
     saving: Saving | None = None
     periods: Periods | None = None
     period: Period | None = None
+    scale: TargetScale | None = None
 
     @property
     def task(self) -> TaskName:

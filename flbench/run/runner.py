@@ -199,7 +199,7 @@ def _saved(
     saving, found = run.saving, dict[SavedKind, SavedFile]()
     if saving.shown is None:
         return {}, None
-    about = about_run(spec, run.marks, saving.shown.round, run.task, saving.scale)
+    about = about_run(spec, run.marks, saving.shown.round, run.task, run.scale)
     try:
         for kind in saving.keep.saved:
             path = saved_path(target, kind, spec.seed)

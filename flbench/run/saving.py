@@ -17,7 +17,6 @@ from flbench.core.state import Personal, State
 from flbench.core.targets import tokens_of
 from flbench.errors import BadParameter
 from flbench.federation.federation import Samples
-from flbench.federation.target_scale import TargetScale
 from flbench.results.kept_files import KeepOptions
 
 MOST = 2**33
@@ -58,14 +57,12 @@ class Saving:
     Attributes:
         keep: what was asked for.
         tokens: number of different tokens of samples with one label each, else 0.
-        scale: of numbers that are predicted; None = other targets.
         taken: what the last evaluation has judged.
         shown: what the evaluation has judged that the summary reports so far.
     """
 
     keep: KeepOptions
     tokens: int = 0
-    scale: TargetScale | None = None
     taken: Served | None = None
     shown: Served | None = None
 

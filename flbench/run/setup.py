@@ -302,6 +302,7 @@ def build_run(
         judged=judged,
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
+        scale=federation.scale,
         saving=saving_of(spec, federation, judged),
     )
 
@@ -319,7 +320,7 @@ def saving_of(spec: RunSpec, federation: Federation, judged: Tensor) -> Saving |
     if federation.newcomers is not None:
         count = len(federation.newcomers)
         spec.say(f"of {count} clients that join after the last round nothing is saved")
-    return Saving(spec.keep, vocabulary(federation), federation.scale)
+    return Saving(spec.keep, vocabulary(federation))
 
 
 def own_models(suite: Suite, context: RunContext) -> OwnModels | None:
@@ -560,9 +561,14 @@ def first_state(
 
 
 def count_target_scale(run: Run) -> None:
-    """Count what tells the server the scale of the targets, and every client what it is."""
-    if run.task != "numbers":
+    """Count what tells the server the scale of the targets, and every client what it is.
+
+    A note keeps it, so that errors can be said in the unit of the data.
+    """
+    if run.scale is None:
         return
+    mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
+    run.services.notes[SCALE] = {"mean": mean, "deviation": deviation}
     everybody, scalars = run.context.everybody, SCALARS * run.context.outputs
     run.ledger.send("up", everybody, SUMS, scalars)
     run.ledger.send("down", everybody, SCALE, scalars)

@@ -25,8 +25,9 @@ from flbench.tasks import Task
 ROUNDING = 1e-12
 """One client of 100 that is elsewhere is a share of .01, computed as .010000000000000009."""
 PARTS = {
-    "suite": "settings", "dataset": "settings", "method": "settings", "seed": "settings",
-    "fingerprint": "settings", "tuning": "settings", "suite_plugins": "settings",
+    "suite": "settings", "dataset": "settings", "task": "settings", "method": "settings",
+    "seed": "settings", "fingerprint": "settings", "tuning": "settings",
+    "suite_plugins": "settings",
     "clients": "clients", "own": "clients", "client_metrics": "metrics of clients",
     "unseen": "unseen clients",
     "membership": "groups", "bytes": "what was sent", "reads": "what was sent",

@@ -81,7 +81,7 @@ class Console:
         self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
-        self._task = TASKS["classes"]
+        self._headline = TASKS["classes"]
         self._shown = "-"
 
     def importing(self) -> AbstractContextManager[object]:
@@ -101,7 +101,7 @@ class Console:
             progress.TextColumn("{task.fields[headline]}"), progress.TimeRemainingColumn()
         )
         done = info.first - 1
-        empty = headline_text(self._task, "  -  ")
+        empty = headline_text(self._headline, "  -  ")
         self._bar.add_task(escaped(title), total=info.rounds, completed=done, headline=empty)
         self._bar.start()
 
@@ -109,7 +109,7 @@ class Console:
     def round_finished(self, record: RoundRecord) -> None:
         """Advance the bar."""
         self._update(record)
-        shown = headline_text(self._task, self._shown)
+        shown = headline_text(self._headline, self._shown)
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, completed=record.round, headline=shown)
@@ -142,11 +142,11 @@ class Console:
     def _begin(self, info: RunInfo) -> None:
         """Remember when a run begins, and what it predicts."""
         self._began, self._first, self._shown = time.monotonic(), info.first, "-"
-        self._task = TASKS[info.task]
+        self._headline = TASKS[info.task]
 
     def _update(self, record: RoundRecord) -> None:
         """Remember the latest headline; not every round is evaluated."""
-        value = record.metrics.get(self._task.headline)
+        value = record.metrics.get(self._headline.headline)
         if value is not None:
             self._shown = f"{value:.3f}"
 
@@ -248,7 +248,7 @@ class RunBar(Console):
         """Advance the bar."""
         self._update(record)
         if (bar := self._sweep._bar) is not None and self._task is not None:
-            shown = headline_text(self._task, self._shown)
+            shown = headline_text(self._headline, self._shown)
             note = f"{shown}  {span(self._left(record))} left"
             bar.update(self._task, completed=record.round, note=note)
 

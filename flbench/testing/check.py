@@ -220,9 +220,8 @@ class MethodUnderTest:
         Args:
             dataset: a name of `FEDERATIONS`.
         """
-        settings, of_samples = {**self.declared_suite, **self.suite_settings}, NETWORKS
-        if federation_of(dataset).settings.get("partition"):
-            of_samples = (*NETWORKS, "partition")
+        settings = {**self.declared_suite, **self.suite_settings}
+        of_samples = {*NETWORKS, *federation_of(dataset).settings}
         kept = {k: value for k, value in settings.items() if k.split(".")[0] not in of_samples}
         given = {"server_samples": SERVER_SAMPLES, "rounds": self.conformance.rounds}
         return small_suite(**{**given, "local.batch_size": 16, **kept, "dataset": dataset})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from flbench.client_metrics.multilabel import (
     mean_average_precision,
     micro_f1,
 )
+from flbench.client_metrics.tasks import computed_at_once
 
 
 def of(metric: torch.nn.Module, p: torch.Tensor, y: torch.Tensor) -> float:
@@ -56,3 +58,17 @@ def test_f1_of_all_labels_by_hand() -> None:
     p = torch.tensor([[0.9, 0.6], [0.2, 0.4]])
     y = torch.tensor([[1, 0], [0, 1]])
     assert of(micro_f1(2), p, y) == 2 * 1 / (2 * 1 + 1 + 1)
+
+
+@pytest.mark.parametrize("factory", [mean_average_precision, micro_f1])
+def test_many_clients_at_once_are_what_each_is_alone(factory: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    p = (torch.rand(12, 3, generator=generator, dtype=torch.float64) * 5).round() / 5
+    y = (torch.rand(12, 3, generator=generator) < 0.4).long()
+    y[9:], p[9:] = 0, 0.1  # the last client has no label, and none is predicted
+    lengths = torch.tensor([5, 0, 4, 3])
+    at_once = computed_at_once(factory)
+    assert at_once is not None
+    pairs = zip(p.split(lengths.tolist()), y.split(lengths.tolist()), strict=True)
+    alone = [of(factory(3), *pair) if len(pair[0]) else math.nan for pair in pairs]
+    assert at_once(p, y, lengths).tolist() == pytest.approx(alone, nan_ok=True)

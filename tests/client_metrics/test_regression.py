@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
 
 from flbench.client_metrics.regression import mae, r2, rmse
-from flbench.client_metrics.tasks import task_judged
+from flbench.client_metrics.tasks import computed_at_once, task_judged
 
 
 def value(metric: torch.nn.Module, outputs: torch.Tensor, y: torch.Tensor, parts: int = 1) -> float:
@@ -53,3 +54,18 @@ def test_they_agree_with_torchmetrics() -> None:
         assert value(own, outputs, y) == pytest.approx(expected, rel=1e-5)
     assert [one(1).higher_is_better for one in (rmse, mae, r2)] == [False, False, True]
     assert {task_judged(one) for one in (rmse, mae, r2)} == {"numbers"}
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("factory", [rmse, mae, r2])
+def test_many_clients_at_once_are_what_each_is_alone(factory: Any, outputs: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    found, y = (torch.randn(9, outputs, generator=generator) for _ in range(2))
+    y[6:] = 1.5  # of the last client all are equal
+    lengths = torch.tensor([4, 2, 0, 3])
+    at_once = computed_at_once(factory)
+    assert at_once is not None
+    values = at_once(found, y, lengths).tolist()
+    pairs = zip(found.split(lengths.tolist()), y.split(lengths.tolist()), strict=True)
+    alone = [value(factory(outputs), *pair) if len(pair[0]) else math.nan for pair in pairs]
+    assert values == pytest.approx(alone, nan_ok=True)

@@ -123,6 +123,14 @@ def test_what_tells_the_scale_is_counted() -> None:
     run = played("small-numbers")
     totals = run.run.ledger.totals
     assert (totals["up"][SUMS], totals["down"][SCALE]) == (6 * 2 * 4, 6 * 2 * 4)
+    scale = run.run.scale
+    assert scale is not None
+    (note,) = run.result.notes
+    assert note == {
+        "round": 1,
+        "name": SCALE,
+        "value": {"mean": scale.mean.tolist(), "deviation": scale.deviation.tolist()},
+    }
     alone = played("small-numbers", method="local-only").run.ledger.totals
     assert alone == {"up": {SUMS: 48, "model": 0}, "down": {SCALE: 48, "model": 0}, "peer": {}}
     assert SUMS not in played("small-labels").run.ledger.totals["up"]

@@ -32,9 +32,9 @@ def greeted(played: Played) -> tuple[Unseen, list[Personal]]:
     judged: list[Personal] = []
     real = evaluate
 
-    def watched(executor: Any, personal: Personal, *rest: Any) -> Any:
+    def watched(executor: Any, personal: Personal, *rest: Any, **more: Any) -> Any:
         judged.append(personal)
-        return real(executor, personal, *rest)
+        return real(executor, personal, *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newcomers, "evaluate", watched)

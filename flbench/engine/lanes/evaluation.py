@@ -277,20 +277,15 @@ def on_their_own_samples(
     calibration = torch.zeros(len(rows), bins, 3, dtype=torch.float64)
     if bins:
         calibration = confidences(logits, pooled.y, pooled.owners, bins, lanes.models, len(rows))
-    sums = sums_of(measured, pooled).cpu().split([len(pool.lengths) for pool in lanes.pools])
-    parts = logits.split([len(pool.y) for pool in lanes.pools])
-    return [
-        Judged(table, sure, _values(judging, pool, part), _outputs(judging, pool, part))
-        for table, sure, pool, part in zip(sums, calibration, lanes.pools, parts, strict=True)
-    ]
-
-
-def _values(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor:
-    """The values of metrics, shape (n, metrics), from the logits of all samples of a model."""
     stream = judging.stream(pooled)
     if stream is not None:
         stream.add(0, logits, pooled.y)
-    return values_of(stream, pooled)
+    clients = [len(pool.lengths) for pool in lanes.pools]
+    sums = sums_of(measured, pooled).cpu().split(clients)
+    values = values_of(stream, pooled).split(clients)
+    pools = zip(lanes.pools, logits.split([len(pool.y) for pool in lanes.pools]), strict=True)
+    outputs = [_outputs(judging, *pair) for pair in pools]
+    return [Judged(*parts) for parts in zip(sums, calibration, values, outputs, strict=True)]
 
 
 def _outputs(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor | None:
