@@ -12,10 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from flbench.datasets.columns import written_twice
 from flbench.datasets.files import Pixels, damaged
 from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, stacked
 from flbench.datasets.parts import part_of, parts_of, words_for_parts
 from flbench.errors import MissingData, UserError
+
+MASKS = frozenset(("mask", "masks", "annotation", "annotations", "segmentation", "segmentations"))
+"""Names of folders of pictures that say which pixel of another picture is what."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,25 @@ def no_parts(folder: Path, names: list[str]) -> None:
         )
 
 
+def refuse_names(folder: Path, classes: list[str], domains: list[str]) -> None:
+    """Refuse classes that are masks of the others, and names that are one written in two ways.
+
+    Raises:
+        UserError: there are such.
+    """
+    if masks := [name for name in classes if name.casefold() in MASKS]:
+        raise damaged(
+            folder, f"it has {masks[0]}/ as a class: expected one class for each image; masks, as"
+            " of segmentation, are no classes"
+        )  # fmt: skip
+    for what, found in (("class", classes), ("domain", domains)):
+        if pair := written_twice(found):
+            raise damaged(
+                folder, f"{pair[0]}/ and {pair[1]}/ are one {what} written in two ways: write one"
+                " of them"
+            )  # fmt: skip
+
+
 def names(folder: Path) -> list[str]:
     """The folders in a folder; sorted, as numbers if all are numbers."""
     return ordered(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")
@@ -134,6 +157,7 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
     x = stacked(arrays, colour)
     classes = ordered(kind for _, _, kind, _ in rows)
     domains = ordered(domain for _, domain, _, _ in rows)
+    refuse_names(folder, classes, domains)
     y = torch.tensor([classes.index(row[2]) for row in rows])
     test = torch.tensor([part_of(row[0]) == "test" for row in rows]) if rows[0][0] else None
     joined = sorted({row[0] for row in rows if part_of(row[0]) == "validation"})

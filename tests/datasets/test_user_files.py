@@ -369,6 +369,23 @@ def test_a_picture_that_is_not_read_is_not_left_out(tmp_path: Path) -> None:
         through(tmp_path, "images")
 
 
+@pytest.mark.parametrize(
+    ("folders", "why"),
+    [
+        (("images", "masks"), "masks/ as a class"),
+        (("cat", "Cat"), "are one class written in two ways"),
+        (("north/cat", "north/dog", "North/cat"), "are one domain written in two ways"),
+    ],
+)
+def test_masks_and_names_written_in_two_ways_are_no_classes(
+    tmp_path: Path, folders: tuple[str, ...], why: str
+) -> None:
+    for folder in folders:
+        write(tmp_path / folder / "1.png", 0)
+    with pytest.raises(UserError, match=why):
+        through(tmp_path, "images")
+
+
 def test_images_are_resized_if_a_size_is_given_and_else_must_be_of_one(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.png", 7)
     write(tmp_path / "b" / "1.png", 9, (8, 6))
