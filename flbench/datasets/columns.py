@@ -339,6 +339,24 @@ def is_label_again(values: Sequence[str], labels: Sequence[str]) -> bool:
     return few and len(pairs) > 1 and len(values) >= BY_CHANCE
 
 
+def is_number_again(values: Sequence[str], targets: Sequence[str]) -> bool:
+    """Whether a column holds numbers that are predicted, in the same or another unit.
+
+    Example:
+        >>> celsius, fahrenheit = list("12345678"), [str(32 + 1.8 * one) for one in range(1, 9)]
+        >>> is_number_again(fahrenheit, celsius), is_number_again(list("12345679"), celsius)
+        (True, False)
+    """
+    one, other = numbers_of(values), numbers_of(targets)
+    if one is None or other is None or len(one) < BY_CHANCE:
+        return False
+    table = np.array([one, other])
+    spread = table.std(axis=1)
+    if (spread <= ROUNDING * np.abs(table).max(axis=1)).any():
+        return False
+    return bool(abs(np.corrcoef(table)[0, 1]) > 1 - 1e-9)
+
+
 def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] = ()) -> str:
     """Why a column of features only says which row it is; "" if it does not.
 

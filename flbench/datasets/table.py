@@ -47,6 +47,7 @@ from flbench.datasets.columns import (
     id_of,
     is_label_again,
     is_missing,
+    is_number_again,
     numbers_of,
     part_in,
     refused_ids,
@@ -107,11 +108,12 @@ def table(root: Path, argument: str) -> Dataset:
     if not features:
         raise damaged(path, "it needs one or more columns of features")
     blocks = [columns[name] for name in kept if name in columns]
+    task = cast("TaskName", options.get("task", "classes"))
     ids = {
         name: why
         for name, values in features.items()
         if name not in listed(options, "use")
-        and (why := no_feature(name, values, columns["label"], blocks))
+        and (why := no_feature(name, values, task, [columns[one] for one in targets], blocks))
     }
     if ids:
         raise refused_ids(path, ids)
@@ -119,7 +121,6 @@ def table(root: Path, argument: str) -> Dataset:
     if fill == "drop":
         columns, features, dropped = without_gaps(columns, features)
         notes += [f"rows left out, as a feature is missing: {dropped}"]
-    task = cast("TaskName", options.get("task", "classes"))
     found = targets_of(path, task, {name: columns[name] for name in targets})
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
@@ -158,9 +159,17 @@ def table(root: Path, argument: str) -> Dataset:
     )
 
 
-def no_feature(name: str, values: list[str], labels: list[str], blocks: list[list[str]]) -> str:
+def no_feature(
+    name: str,
+    values: list[str],
+    task: TaskName,
+    targets: list[list[str]],
+    blocks: list[list[str]],
+) -> str:
     """Why a column is no feature; "" if it may be one."""
-    if is_label_again(values, labels):
+    if task == "numbers" and any(is_number_again(values, one) for one in targets):
+        return "it is the target again, in the same or another unit"
+    if task != "numbers" and any(is_label_again(values, one) for one in targets):
         return "it is the label again: each of its values goes with one label"
     return part_in(name, values) or id_of(name, values, blocks)
 

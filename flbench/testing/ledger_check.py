@@ -18,6 +18,7 @@ from flbench.core.types import Direction
 from flbench.engine import split_training
 from flbench.engine.encoding import encoded
 from flbench.engine.ledger import BITS, DIRECTIONS, EDGES, CommunicationLedger
+from flbench.federation.target_scale import SCALARS
 from flbench.run.context import RunContext
 from flbench.run.evaluation import evaluate_judged
 from flbench.run.newcomers import evaluate_newcomers
@@ -175,12 +176,15 @@ class TrafficCounter:
 
     def attach(self, run: Run) -> None:
         """Count what the hooks of a run send by themselves, and what `setup` has sent already."""
-        values = {one.name: getattr(run.context, one.name) for one in fields(run.context)}
+        values = {one.name: vars(run.context)[one.name] for one in fields(run.context)}
         ctx = CountingContext(**values, counter=self)
         self.run = run
         again = ctx.without_effects()
         plain = run.hooks.setup(again)
         self.bits = again.counter.bits
+        if run.scale is not None:  # of the targets, which the core has exchanged
+            for way in ("up", "down"):
+                self.add(way, ctx.clients * SCALARS * ctx.outputs)
         for client in again.counter.read - again.counter.senders:
             other, _ = self._answer(run.hooks.setup, [], ctx, {client})
             one, two = (seen_by_others(answer, client, []) for answer in (plain, other))
@@ -393,7 +397,10 @@ class TrafficCounter:
         run, again = self.run, ctx.without_effects()
         work = partial(run.hooks.local_work, state, ctx=again)
         judged = torch.tensor([client])
-        found = evaluate_judged(run.executor, personal, state, run.held_out, judged, work)
+        metrics = run.metrics and run.metrics.headline
+        found = evaluate_judged(
+            run.executor, personal, state, run.held_out, judged, work, metrics=metrics
+        )
         return found.loss, found.correct, found.others
 
     def count_received(self, start: Dispatched, stage: Stage) -> None:

@@ -135,3 +135,12 @@ def test_built_in_sets_of_other_tasks() -> None:
     assert (turned.task, torch.equal(turned.y, attributes.y)) == ("labels", True)
     with pytest.raises(UserError, match=mention("labels", "classes")):
         load_dataset("label-swap:digit-attributes", Path())
+
+
+def test_the_target_in_another_unit_is_no_feature(tmp_path: Path) -> None:
+    rows = [(3.5, 1), (1, 2), (9, 7), (2, 2), (8, 5), (4, 4), (6.5, 0), (5, 9)]
+    lines = [f"{y},{100 * y + 7},{x}" for y, x in rows]
+    text = "\n".join(["price,cents,width", *lines]) + "\n"
+    with pytest.raises(UserError, match=mention("cents", "?leave=cents", "?use=cents")):
+        csv(tmp_path, "label=price&task=numbers", text)
+    assert csv(tmp_path, "label=price&task=numbers&leave=cents", text).x.shape == (8, 1)
