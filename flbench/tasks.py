@@ -31,6 +31,7 @@ class Task:
         higher_is_better: whether a larger number is the better one.
         doc: one line for the documentation.
         limits: the least and the greatest number that the headline can be.
+        beside: metrics of clients that are reported beside the headline, unasked.
     """
 
     name: TaskName
@@ -39,6 +40,7 @@ class Task:
     higher_is_better: bool
     doc: str
     limits: tuple[float, float] = (0.0, 1.0)
+    beside: tuple[str, ...] = ()
 
     def gain(self, ours: Values, theirs: Values) -> Values:
         """By how much `ours` is better than `theirs`, in units of the headline; negative = worse.
@@ -91,9 +93,12 @@ TASKS: Mapping[str, Task] = {
             "numbers", "rmse", "RMSE", False,
             "one or several numbers for each sample; errors are in units of the deviation of all"
             " training targets",
-            limits=(0.0, inf),
+            limits=(0.0, inf), beside=("r2",),
         ),
-        Task("labels", "map", "mAP", True, "any number of labels for each sample"),
+        Task(
+            "labels", "map", "mAP", True, "any number of labels for each sample",
+            beside=("micro-f1",),
+        ),
     )
 }  # fmt: skip
 """All tasks by name."""

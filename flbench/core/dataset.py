@@ -38,6 +38,11 @@ class Dataset:
             `test_set` is 'own'; not set by data sets whose published splits mix it back in.
         gap: samples that are left out between training, validation and test, which are divided by
             time then; the samples of each domain are in order. None = they have no order.
+        scaled: columns of `x`, shape (m, d), that are scaled to mean 0 and deviation 1 of the
+            training samples, when these are known; NaN = missing, which becomes the mean.
+        domain_groups: true group of each domain, shape (D,), int64, such as the treatment of a
+            plot: that of the clients that hold one domain; None = not known.
+        group_names: what the numbers in `domain_groups` stand for.
         task: what is predicted: one class of several, numbers, or any number of labels.
     """
 
@@ -53,6 +58,9 @@ class Dataset:
     notes: tuple[str, ...] = ()
     keeps_test: bool = False
     gap: int | None = None
+    scaled: tuple[int, ...] = ()
+    domain_groups: Tensor | None = None
+    group_names: tuple[str, ...] = ()
     task: TaskName = "classes"
 
     @property

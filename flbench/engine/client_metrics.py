@@ -46,10 +46,6 @@ from flbench.tasks import TASKS, TaskName
 
 TRIED = 8
 """Samples on which a metric is tried before a run begins."""
-BESIDE: Mapping[TaskName, tuple[str, ...]] = {
-    "classes": (), "numbers": ("r2",), "labels": ("micro-f1",),
-}  # fmt: skip
-"""Metrics that are reported of a task beside its headline, unasked."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ def metrics_of_task(task: TaskName) -> list[ClientMetric]:
     """What is computed of every client, unasked: the headline, and what is reported beside it."""
     if task == "classes":  # accuracy is counted without a metric
         return []
-    names = (TASKS[task].headline, *BESIDE[task])
+    names = (TASKS[task].headline, *TASKS[task].beside)
     return [find_metric(Component(name=name), task) for name in names]
 
 

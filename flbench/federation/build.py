@@ -53,6 +53,8 @@ def divide(
     server, test_pool = set_aside(suite, dataset, seed, fixed)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
     partition = partitioned(suite, hooks, dataset, rest, server, seed)
+    if partition.groups is None:
+        partition = replace(partition, groups=groups_of_domains(dataset, rest, partition.clients))
     ordered = newcomers_last(suite, partition, rest, seed)
     tests = test_sets(suite, dataset, test_pool, ordered.clients, fixed.test is not None, seed)
     validations = None
@@ -104,6 +106,28 @@ def partitioned(
             f"{error}; the server took {len(server)} samples before the clients got theirs:"
             " --set suite.server_samples=0 leaves them to the clients"
         ) from None
+
+
+def groups_of_domains(
+    dataset: Dataset, pool: Indices, clients: Sequence[Indices]
+) -> Indices | None:
+    """The true group of each client, shape (N,), if the data know them and clients are domains.
+
+    Args:
+        pool: samples that are divided.
+        clients: of each client its samples, as places in the pool.
+
+    Returns:
+        None where a client holds several domains.
+    """
+    if dataset.domain_groups is None or dataset.domains is None:
+        return None
+    domains = dataset.domains.numpy()[pool]
+    held = [np.unique(domains[rows]) for rows in clients]
+    if any(len(one) != 1 for one in held):
+        return None
+    found: Indices = dataset.domain_groups.numpy()[np.concatenate(held)]
+    return found
 
 
 class NoClasses:

@@ -20,6 +20,7 @@ from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
 from flbench.core.targets import task_of
 from flbench.errors import UserError
+from flbench.federation.feature_scale import scaled
 from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
 from flbench.federation.target_scale import TargetScale, prepared
@@ -121,6 +122,7 @@ class Federation:
         classes: number of labels, or other outputs.
         fingerprint: hashes of the data and of all index lists, hexadecimal.
         newcomers: clients that do not take part in training, or None.
+        scaled: number of columns that are scaled (`feature_scale`).
         scale: of numbers that are predicted; None = other targets.
     """
 
@@ -130,6 +132,7 @@ class Federation:
     classes: int
     fingerprint: Mapping[str, str]
     newcomers: Newcomers | None = None
+    scaled: int = 0
     scale: TargetScale | None = None
 
     @property
@@ -305,8 +308,8 @@ def federate(
         splits["server"] = [server]
     n = len(partition.clients) - newcomers
     groups = None if partition.groups is None else torch.as_tensor(partition.groups)
-    data = _data_hash(dataset)
-    dataset, scale = prepared(dataset, np.concatenate(splits["train"][:n]))
+    data, trained = _data_hash(dataset), np.concatenate(splits["train"][:n])
+    dataset, scale = prepared(replace(dataset, x=scaled(dataset, trained)), trained)
     pool = partial(_pool, dataset, gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
@@ -321,6 +324,7 @@ def federate(
             held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         ),
+        scaled=len(dataset.scaled),
         scale=scale,
     )
 

@@ -104,7 +104,30 @@ def check(owner: str, dataset: Dataset) -> None:
             )
     if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
         raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
+    check_groups(owner, dataset)
     check_targets[dataset.task](owner, dataset)
+
+
+def check_groups(owner: str, dataset: Dataset) -> None:
+    """Columns that are scaled are there, and each domain has one of the true groups.
+
+    Raises:
+        PluginError: they are not, or it has not.
+    """
+    width = dataset.x.shape[1] if dataset.x.ndim == 2 else 0
+    wrong = [one for one in dataset.scaled if not 0 <= one < width]
+    if wrong or (dataset.scaled and not dataset.x.is_floating_point()):
+        shape = tuple(dataset.x.shape)
+        raise PluginError(f"{owner}: scaled names columns of x in float32, got x of {shape}")
+    groups, domains = dataset.domain_groups, dataset.domains
+    if groups is None:
+        return
+    count = 0 if domains is None else int(domains.max()) + 1
+    if groups.dtype != torch.int64 or tuple(groups.shape) != (count,):
+        got = f"{groups.dtype} of shape {tuple(groups.shape)}"
+        raise PluginError(
+            f"{owner}: domain_groups is {got}, expected int64, one of {count} domains"
+        )
 
 
 def check_columns(owner: str, dataset: Dataset) -> Tensor:

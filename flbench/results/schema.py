@@ -66,11 +66,12 @@ DIGESTED = 3
 """Files of this version or a later one have a digest."""
 YOUNGER = {
     2: frozenset({
-        "clients.labels", "curves.slowest_down", "curves.trained_epochs", "reads", "scores",
-        "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
-        "summary.link_seconds", "summary.noise", "summary.purity", "summary.rounds_to_final",
-        "summary.seconds_to_final", "summary.selection_error_mean", "summary.trained_epochs",
-        "suite_plugins",
+        "clients.labels", "curves.selection_error", "curves.selection_false_negatives",
+        "curves.selection_false_positives", "curves.slowest_down", "curves.trained_epochs", "reads",
+        "scores", "summary.accuracy_decile_gap", "summary.churn", "summary.ece", "summary.kld",
+        "summary.link_seconds", "summary.megabits_to_target_flis", "summary.noise",
+        "summary.purity", "summary.rounds_to_final", "summary.seconds_to_final",
+        "summary.selection_error_mean", "summary.trained_epochs", "suite_plugins",
     }),
     3: frozenset({
         "curves.trained_epochs", "reads", "summary.rounds_to_final", "summary.seconds_to_final",

@@ -36,7 +36,8 @@ PARTS: Mapping[str, str] = {
     "models in memory": "core.bank_budget core.client_memory core.file_memory core.layout"
     " core.model_bank engine.reusable_table engine.workspace",
     "networks": "core.networks models run.networks",
-    "partitions": "core.period_settings federation.build federation.federation"
+    "partitions": "core.period_settings federation.build federation.feature_scale"
+    " federation.federation"
     " federation.fixed_parts federation.periods federation.pooled federation.remembered"
     " federation.row_lists federation.shared_test_sets federation.target_scale partitions",
     "processes": "engine.distributed engine.processes.process_group"

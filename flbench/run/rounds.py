@@ -57,6 +57,7 @@ class Run:
 
     Attributes:
         context: the context of round 0; each round gets a copy.
+        scaled: number of features that are scaled (`federation.feature_scale`).
         held_out: the test samples, which no hook can reach from its context.
         checkpoint: where the last whole round is kept; None = nowhere.
         judged: ids of the clients that are judged, ascending; None = all.
@@ -80,6 +81,7 @@ class Run:
     history: History
     origin: Origin
     newcomers: Newcomers | None = None
+    scaled: int = 0
     checkpoint: Path | None = None
     judged: Tensor | None = None
     metrics: ClientMetrics | None = None

@@ -41,10 +41,10 @@ from flbench.engine.processes.shared_samples import made_once
 from flbench.engine.sequential import Sequential
 from flbench.engine.workspace import Workspace
 from flbench.errors import Undefined, UserError
+from flbench.federation import feature_scale, target_scale
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
 from flbench.federation.periods import Periods, periods_of
-from flbench.federation.target_scale import SCALARS, SCALE, SUMS
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
 from flbench.plugin.registry import find
@@ -287,6 +287,7 @@ def build_run(
         held_out=held_out,
         newcomers=federation.newcomers,
         groups=federation.groups,
+        scaled=federation.scaled,
         ledger=context.services.ledger,
         history=History(own=own_models(suite, context)),
         origin=Origin(
@@ -544,7 +545,7 @@ def first_state(
     rounds_read = run.services.rounds_read
     refuse_too_large(run)
     run.services.rounds_read = rounds_read  # what a method needs is no number of a run
-    count_target_scale(run)
+    count_scales(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
     layout, initial = run.context.layout, run.context.initial
@@ -560,18 +561,22 @@ def first_state(
     )
 
 
-def count_target_scale(run: Run) -> None:
-    """Count what tells the server the scale of the targets, and every client what it is.
+def count_scales(run: Run) -> None:
+    """Count what tells the server the scales of targets and features, and every client these.
 
-    A note keeps it, so that errors can be said in the unit of the data.
+    A note keeps that of the targets, so that errors can be said in the unit of the data.
     """
-    if run.scale is None:
-        return
-    mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
-    run.services.notes[SCALE] = {"mean": mean, "deviation": deviation}
-    everybody, scalars = run.context.everybody, SCALARS * run.context.outputs
-    run.ledger.send("up", everybody, SUMS, scalars)
-    run.ledger.send("down", everybody, SCALE, scalars)
+    everybody, ledger = run.context.everybody, run.ledger
+    if run.scale is not None:
+        mean, deviation = run.scale.mean.tolist(), run.scale.deviation.tolist()
+        run.services.notes[target_scale.SCALE] = {"mean": mean, "deviation": deviation}
+        scalars = target_scale.SCALARS * run.context.outputs
+        ledger.send("up", everybody, target_scale.SUMS, scalars)
+        ledger.send("down", everybody, target_scale.SCALE, scalars)
+    if run.scaled:
+        sums, scale = feature_scale.SUMS, feature_scale.SCALE
+        ledger.send("up", everybody, sums, feature_scale.SCALARS[sums] * run.scaled)
+        ledger.send("down", everybody, scale, feature_scale.SCALARS[scale] * run.scaled)
 
 
 def loaded(run: Run, path: Path, origin: Origin, changed_source: bool) -> Resumed:

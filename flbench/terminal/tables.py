@@ -71,14 +71,18 @@ def _print(
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     """Print method, metrics over seeds and seconds; and the paths."""
     for title, rows in rows_of([result for _, result in finished]).items():
+        headline, *others = shown_metrics("terminal", rows)
+        labels = list(asked_of(rows))
+        beside = [label for label in labels if label in rows[0].task.beside]
+        means = [metrics_of(label, None)[0] for label in beside]
         made: list[Column] = [
             METHOD,
-            *(metric_column(one, DIGITS) for one in shown_metrics("terminal", rows)),
+            *(metric_column(one, DIGITS) for one in (headline, *means, *others)),
             ("seconds", False, lambda row: f"{row.seconds or 0:.1f}"),
         ]
         _print(title, *cells_of(rows, made), wrapped=["method"])
-        if labels := list(asked_of(rows)):
-            _print_client_metrics(rows, labels)
+        if further := [label for label in labels if label not in beside]:
+            _print_client_metrics(rows, further)
     tell(*(path for path, _ in finished))
 
 

@@ -653,7 +653,7 @@ def test_the_inventory_is_a_table_with_licence_and_source(tmp_path: Path) -> Non
     assert head.split() == ["name", "state", "where", "samples", "licence", "source"]
     assert [line.split()[0] for line in lines] == list(entries("datasets"))
     (fashion,) = [line for line in lines if line.startswith("fashion-mnist ")]
-    assert fashion.split("  ")[-1] == "H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747"
+    assert fashion.split("  ")[-1].strip() == "H. Xiao, K. Rasul, R. Vollgraf, arXiv 1708.07747"
     assert " MIT " in fashion
 
 

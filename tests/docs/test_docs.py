@@ -19,6 +19,7 @@ from arguments_page import page as arguments_page
 from compositions_page import STUDY as COMPOSITIONS
 from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
+from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
@@ -191,10 +192,15 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
     assert found == which_method_page(known)
 
 
+def test_the_page_of_natural_federations_is_that_of_their_suites() -> None:
+    found = (ROOT / "docs" / "natural.md").read_text(encoding="utf-8")
+    assert found == natural_page(), "type: python docs/tools/natural_page.py > docs/natural.md"
+
+
 def test_the_map_of_modules_is_that_of_the_tree() -> None:
     found = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert found == architecture(), "type: python docs/tools/architecture_map.py"
-    assert "  federation/     build  federation  fixed_parts  loading  " in found
+    assert "  federation/     build  feature_scale  federation  fixed_parts  loading  " in found
 
 
 def test_links_lead_somewhere() -> None:

@@ -49,8 +49,12 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[Address, list[int]]:
     return seen
 
 
-OTHER_CLIENTS = {"fedasync": 0, "fedbuff": 0, "power-of-choice": 4}
-"""Methods that choose who trains, or when; and how many trainings of clients fedavg has, too."""
+OTHER_CLIENTS = {
+    **{"fedasync": 0, "fedbuff": 0, "power-of-choice": 4},
+    **{"boosting-alone": 0, "own-majority": 0},
+}
+"""Methods that choose who trains, or when, or train nobody in rounds;
+and how many trainings of clients fedavg has, too."""
 
 
 @pytest.mark.parametrize("method", METHODS)

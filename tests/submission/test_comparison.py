@@ -462,7 +462,9 @@ def test_what_its_version_did_not_have_yet_is_said_not_to_be_judged(result: Resu
     def older(table: dict[str, Any]) -> None:
         table["schema_version"] = 2
         for field in YOUNGER[2] - {"scores", "clients.labels", "reads"} - ASKED_FOR.keys():
-            without(field)(table)
+            part, _, name = field.partition(".")
+            if name in table[part]:  # its method has no lists of candidates, its suite no target
+                without(field)(table)
         table["clients"]["labels"] = None
         del table["scores"], table["reads"]
 

@@ -150,6 +150,26 @@ def test_names_and_sources_are_held_against_what_is_installed(
     assert asked(result, theirs, tmp_path) == [], "nor is that package"
 
 
+@pytest.mark.slow  # reads every file
+def test_files_of_a_version_lack_what_is_younger_and_nothing_else() -> None:
+    """What the newest files of a method on a suite have, its older ones have or may lack."""
+    files: dict[tuple[object, ...], list[tuple[int, set[str]]]] = {}
+    for _, one in read_results(BOARD):
+        keys = {f"curves.{key}" for key in one.curves} | {f"summary.{key}" for key in one.summary}
+        asked = bool(one.suite.get("unseen")), one.summary.get("target"), one.own is None
+        row = (one.suite["name"], one.dataset, one.method.name, *asked)
+        files.setdefault(row, []).append((one.schema_version, keys))
+    lacking = {
+        (version, field)
+        for found in files.values()
+        for version, keys in found
+        for newest, others in found
+        if newest == SCHEMA > version
+        for field in others - keys - YOUNGER[version]
+    }
+    assert lacking == set()
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_every_committed_file_is_readable_and_names_nothing_anew() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from made_results import made
+from made_tasks import as_numbers
+from mentions import mentioning, mentions
 
 from flbench.results.schema import ClientMetricValues
 from flbench.terminal.tables import print_table
@@ -24,6 +26,24 @@ def test_a_method_without_a_metric_has_no_line_for_it(capsys: pytest.CaptureFixt
     assert "cfl" in below
     assert "ifca" not in below
     assert said.splitlines()[-2:] == ["a.json", "b.json"]
+
+
+def test_what_stands_beside_a_headline_is_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    finished = []
+    for name, accuracy in (("bad", 0.25), ("good", 0.75)):
+        one = as_numbers(made(accuracy, method=name))
+        values = [accuracy] * 4
+        r2 = ClientMetricValues(name="r2", package="p 1", higher_is_better=True, values=values)
+        summary = {**one.summary, "r2_mean": accuracy, "r2_clients": 4}
+        one = one.model_copy(update={"client_metrics": {"r2": r2}, "summary": summary})
+        finished.append((Path(name), one))
+    print_table(finished)
+    said = capsys.readouterr().out
+    assert mentions(said, "method", "RMSE", "r2", "MB/client")
+    lines = [line for line in said.splitlines() if "good" in line or "bad" in line]
+    assert lines[0] == mentioning("good", "0.2500", "0.7500"), "the lower error first"
+    assert lines[1] == mentioning("bad", "0.7500", "0.2500")
+    assert "metrics of clients" not in said
 
 
 @pytest.mark.parametrize("width", [40, 80])

