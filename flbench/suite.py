@@ -124,6 +124,18 @@ def _ids(value: object, info: ValidationInfo) -> object:
     return found
 
 
+def _held_out(value: object) -> object:
+    """A share of the clients, or names of domains, sorted; one name may stand alone."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
+        return float(value)
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, (list, tuple)) and {type(one) for one in names} in ({int}, {str}):
+        return tuple(sorted({str(one) for one in names}))
+    raise PydanticCustomError(
+        "unseen", "a share expected, from 0 to below 1, or names of domains, such as ['site-7']"
+    )
+
+
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], BeforeValidator(_ids)]
 
 
@@ -194,8 +206,10 @@ class Suite(BaseModel):
         " (`'local'`), or begun anew in every round (`'reset'`)",
     )
     eval_every: PositiveCount = Field(default=1, description="rounds between evaluations")
-    unseen: Annotated[float, LATER] = Field(
-        default=0, ge=0, lt=1, description="share of the clients that join after the last round"
+    unseen: Annotated[float | tuple[str, ...], BeforeValidator(_held_out), LATER] = Field(
+        default=0,
+        description="clients that join after the last round: a share of all, or names of domains,"
+        " such as `['site-7']`: see Clients that join late",
     )
     unseen_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of these clients before a second evaluation"
@@ -235,6 +249,17 @@ class Suite(BaseModel):
         description="plugins that join every method, such as an attack, and their parameters: see"
         " Plugins of a suite",
     )
+
+    @field_validator("unseen")
+    @classmethod
+    def _some_train(
+        cls, unseen: float | tuple[str, ...], info: ValidationInfo
+    ) -> float | tuple[str, ...]:
+        clients = info.data.get("clients")
+        if clients is not None and training_clients(clients, unseen) < 1:
+            text = f"fewer names than clients expected ({clients}), as the others train"
+            raise PydanticCustomError("unseen", "{text}", {"text": text})
+        return unseen
 
     @field_validator("not_judged")
     @classmethod
@@ -290,6 +315,11 @@ class Suite(BaseModel):
         return training_clients(self.clients, self.unseen)
 
     @property
+    def unseen_domains(self) -> tuple[str, ...]:
+        """Names of the domains that join after the last round, each a client of its own."""
+        return self.unseen if isinstance(self.unseen, tuple) else ()
+
+    @property
     def judged(self) -> list[int]:
         """Ids of the training clients that are judged, ascending.
 
@@ -330,9 +360,15 @@ DESCRIPTIVE = described(Suite)
 """Fields that change no model and no number of another field."""
 
 
-def training_clients(clients: int, unseen: float) -> int:
-    """Number of clients that do not join late; `unseen` is the share of those that do."""
-    return clients - int(unseen * clients + 1e-9)
+def training_clients(clients: int, unseen: float | Sequence[str]) -> int:
+    """Number of clients that do not join late.
+
+    Args:
+        clients: all of them.
+        unseen: the share of those that join late, or the names of their domains.
+    """
+    late = int(unseen * clients + 1e-9) if isinstance(unseen, (int, float)) else len(unseen)
+    return clients - late
 
 
 def cohort_size(participation: float, clients: int) -> int:

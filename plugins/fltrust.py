@@ -14,6 +14,7 @@ buffers are averaged with the same trust.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -76,12 +77,14 @@ class FLTrust:
         x, y = ctx.server_data()
         size, rule = ctx.local.batch_size, ctx.local
         rng = ctx.rng("fltrust", ctx.round, row)
-        orders = [torch.as_tensor(rng.permutation(len(x))) for _ in range(rule.epochs)]
+        epochs = math.ceil(rule.epochs)
+        orders = [torch.as_tensor(rng.permutation(len(x))) for _ in range(epochs)]
         batches = [part.to(x.device) for order in orders for part in order.split(size)]
 
         def loss(point: Tensor, step: int) -> Tensor:
             some = batches[step]
             return fl.cross_entropy(ctx.forward(point[None], x[some])[0], y[some])
 
-        sgd, steps = rule.optimizer == "sgd", len(batches)
+        sgd = rule.optimizer == "sgd"
+        steps = max(1, math.floor(len(batches) * rule.epochs / epochs + 1e-9))
         return fl.minimise(start, loss, steps, rule.lr, "sgd" if sgd else "adam", rule.momentum)

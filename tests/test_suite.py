@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_equal_settings_have_one_fingerprint(
     suite: str, settings: dict[str, object], same: dict[str, object]
 ) -> None:
     assert load_suite(suite, None, settings).hash() == load_suite(suite, None, same).hash()
+
+
+def test_whole_epochs_are_written_as_whole_and_hashed_so() -> None:
+    whole, same, half = (load_suite("iid", None, {"local.epochs": one}) for one in (5, 5.0, 1.5))
+    assert whole.hash() == same.hash() != half.hash()
+    written = [json.dumps(one.settings()["local"]["epochs"]) for one in (whole, same, half)]
+    assert written == ["5", "5", "1.5"]
+    for wrong in (0, -1, float("inf"), float("nan"), "many"):
+        with pytest.raises(UserError, match=mention("local.epochs", "default 5")):
+            load_suite("iid", None, {"local.epochs": wrong})
+
+
+def test_the_optimiser_is_in_the_hash_only_where_it_is_another_one() -> None:
+    usual, named, other = (
+        load_suite("iid", None, one)
+        for one in ({}, {"local.optimizer": "sgd"}, {"local.optimizer": "rmsprop"})
+    )
+    assert usual.hash() == named.hash() != other.hash()
 
 
 def test_parameters_of_components_are_checked_before_a_run() -> None:

@@ -39,8 +39,9 @@ def page() -> str:
         "",
         wrapped(
             "A suite runs on its first data set, unless `--dataset` names another one.",
-            "`flbench show suite NAME --dataset DATASET` shows its settings and the numbers of its",
-            "paper; with `--plot` also a figure of the partition.",
+            "`flbench show suite NAME` takes the options of `flbench run` that change a suite, as",
+            "`--set`, and shows its settings, the numbers of its paper and who gets which data,",
+            "before anything is trained; `--out FILE.svg` draws that.",
             "The data set in *italics* needs no files.",
         ),
         "",
@@ -120,7 +121,47 @@ def _fields() -> list[str]:
         if name == "local":
             default = ", ".join(f"`{one.name}={one.default}`" for one in fields(LocalTraining))
         lines.append(f"| `{name}` | {default} | {field.description} |")
-    return [*lines, *_judged(), *_periods(), *_plugins(), *_networks()]
+    return [*lines, *_epochs(), *_late(), *_judged(), *_periods(), *_plugins(), *_networks()]
+
+
+def _epochs() -> list[str]:
+    """Markdown: what a part of an epoch is."""
+    return [
+        "",
+        wrapped(
+            "`local.epochs` may have a fraction: of 1.5 epochs a client makes all steps of one and",
+            "the first half of those of another, rounded down (of 3 steps one), but one step at",
+            "least. 5.0 is written as 5, and is the same suite. Of `local.optimizer`, `'sgd'` and",
+            "`'rmsprop'` take `local.momentum`; all are torch's, with its defaults for the rest.",
+        ),
+    ]
+
+
+def _late() -> list[str]:
+    """Markdown: which clients join after the last round."""
+    paragraphs = [
+        (
+            "`unseen = 0.2` keeps a fifth of the clients out of training; the seed says which.",
+            '`unseen = ["site-7"]` keeps out a domain of the data by its name (a site, a',
+            "writer, a language; `flbench data SPEC --check` lists them; domains without names are",
+            "called 0, 1, ...): all its samples are one client, which joins after the last round,",
+            "and the partition divides those of the other domains among the other clients. It is",
+            "counted in `clients`. Nobody trains on its samples, and the server owns none of",
+            "them. An unknown name is refused with the nearest ones.",
+        ),
+        (
+            "So with `natural`, which makes each domain a client, the named ones are those that",
+            "join, and are surely there where some of many domains are drawn. With `by-domain`",
+            "each is one client, however many the others have, without a limit `per_label` or",
+            "`sizes`. With any other partition the training clients mix the samples of the other",
+            "domains. Where there are true groups, each named domain is a group of its own, so",
+            "`oracle` has no model for it.",
+        ),
+    ]
+    text = ["", "## Clients that join late"]
+    for paragraph in paragraphs:
+        text += ["", wrapped(*paragraph)]
+    return text
 
 
 def _judged() -> list[str]:
@@ -355,6 +396,10 @@ def _partitions() -> list[str]:
         "## Partitions",
         "",
         'A suite names its partition and the parameters: `partition = { name = "...", ... }`.',
+        wrapped(
+            "`by-domain`, `iid`, `natural` and `quantity-skew` need no classes; the others are",
+            "refused for targets that are numbers or several labels.",
+        ),
         "",
         "| partition | summary | parameters |",
         "|---|---|---|",

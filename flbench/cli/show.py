@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flbench.cli.options import Root
+from flbench.cli.options import (
+    DatasetOption,
+    Metrics,
+    OfflineOption,
+    Root,
+    RoundsOption,
+    SettingsOption,
+    names,
+    read_settings,
+    refuse_two_data_sets,
+)
+from flbench.cli.plot import IMAGES
 from flbench.errors import MissingData, UserError
+from flbench.sweeps.request import RunRequest, suite_of
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
-    from flbench.federation.federation import Samples
-    from flbench.metrics import Ints
+    from flbench.federation.holdings import Holdings
     from flbench.results.schema import Result
     from flbench.suite import Suite
 
@@ -27,49 +38,82 @@ show = typer.Typer(
 @show.command("suite")
 def show_suite(
     name: str,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE.svg", help="where --plot draws", show_default=False),
+    plugin: Annotated[
+        list[str] | None, typer.Option("--plugin", "-p", help="method that would run on it")
     ] = None,
-    plot: Annotated[
-        bool, typer.Option("--plot", help="draw the partition [default file: NAME.svg]")
-    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="seed of the partition")] = 0,
-    dataset: Annotated[str | None, typer.Option(help="as it runs on this data set")] = None,
+    rounds: RoundsOption = None,
+    settings: SettingsOption = None,
+    dataset: DatasetOption = None,
+    offline: OfflineOption = False,
+    metric: Metrics = None,
     data_root: Root = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR|FILE.svg", help="also draw who has what", show_default=False),
+    ] = None,
 ) -> None:
-    """Show a suite's settings and, if its data are available, its partition."""
-    from flbench.suite import load_suite
-
-    if file is not None and not plot:
-        raise UserError(f"'{file}' is where --plot would draw: add --plot, or leave it out")
-    suite = load_suite(name, dataset)
-    target = file or Path(f"{suite.name}.svg")
-    if plot and target.suffix != ".svg":
-        raise UserError(f"--plot draws SVG: expected a file that ends in .svg, got '{target}'")
+    """Show a suite as `flbench run` would take it: its settings, and who gets which data."""
+    if out is not None and out.suffix.lower() in IMAGES and out.suffix != ".svg":
+        raise UserError(f"--out: expected a folder, or a file that ends in .svg; got '{out}'")
+    refuse_two_data_sets(offline, dataset)
+    request = RunRequest(
+        methods=names(plugin or []),
+        suites=(name,),
+        settings=read_settings(settings),
+        rounds=rounds,
+        dataset=dataset,
+        offline=offline,
+        data_root=data_root,
+        metrics=names(metric or []),
+    )
+    suite, layers = suite_of(request, lambda message: tell(f"note: {message}"))
     tell(f"{suite.name} (version {suite.version}): {suite.summary}", suite.paper)
     for key, value in suite.settings().items():
         tell(f"  {key} = {value}")
+    if suite.metrics:
+        tell(f"  metrics = {', '.join(one.label for one in suite.metrics)}")
     _print_printed(suite)
     try:
-        counts, groups = _divided(suite, seed, data_root)
+        suite, holdings = _divided(suite, layers, seed, request.root)
     except MissingData as error:
-        if plot:
+        if out is not None:
             raise
         tell(f"how its data are divided cannot be shown: {error}")
         return
+    _print_holdings(holdings, f"{suite.dataset} divided with seed {seed}")
+    if out is not None:
+        _draw(suite, holdings, seed, out)
+
+
+def _print_holdings(holdings: Holdings, what: str) -> None:
+    """Print who has what, as tables."""
+    from flbench.federation.holdings import headline, tables
+    from flbench.terminal.tables import print_rows
     from flbench.toolbox.heterogeneity import summary
 
-    tell(f"{suite.dataset} divided with seed {seed}; training and validation samples:")
-    for key, value in list(summary(counts).items())[: 2 if counts.shape[1] == 1 else None]:
-        tell(f"  {key}: {value}")  # with one label or none, there are only sizes
-    if plot:
-        from flbench.figures.partition import draw_partition
-        from flbench.results.files import write_atomically
+    tell(f"{what}: {headline(holdings)}")
+    for title, rows in tables(holdings):
+        print_rows(title, rows)
+    if holdings.labels is not None:
+        for key, value in list(summary(holdings.labels).items())[3:]:
+            tell(f"{key}: {value}")
 
-        title = f"{suite.name} on {suite.dataset}, seed {seed}"
-        write_atomically(target, draw_partition(counts, groups, title))
-        tell(f"wrote {target}")
+
+def _draw(suite: Suite, holdings: Holdings, seed: int, out: Path) -> None:
+    """Draw who has what into a file, or into a folder under the suite's name."""
+    from flbench.figures.holdings import draw_holdings
+    from flbench.results.files import slug, write_atomically
+
+    counted = [("label", holdings.labels, holdings.label_names)]
+    counted.append(("domain", holdings.domains, holdings.domain_names))
+    kinds = [(kind, counts, known) for kind, counts, known in counted if counts is not None]
+    title = f"{suite.name} on {suite.dataset}, seed {seed}"
+    svg = draw_holdings(holdings.sizes, kinds, holdings.groups, holdings.newcomers, title)
+    stem = slug(f"{suite.name}-{suite.dataset}")
+    target = out if out.suffix == ".svg" and not out.is_dir() else out / f"{stem}-holdings.svg"
+    write_atomically(target, svg)
+    tell(f"wrote {target}")
 
 
 def _print_printed(suite: Suite) -> None:
@@ -84,41 +128,24 @@ def _print_printed(suite: Suite) -> None:
         tell(f"  {method:<{width}}  {numbers_text}")
 
 
-def _divided(suite: Suite, seed: int, root: Path | None) -> tuple[Ints, Ints | None]:
-    """Samples per client and label, and true groups, of all clients; newcomers come last."""
-    import numpy as np
-
-    from flbench.datasets import data_root
-    from flbench.federation.build import divide
-    from flbench.federation.loading import load_dataset
+def _divided(
+    suite: Suite, layers: Sequence[tuple[str, object]], seed: int, root: Path
+) -> tuple[Suite, Holdings]:
+    """The suite on the data that are there, and who has what of them."""
+    from flbench.federation.build import divided
+    from flbench.federation.holdings import Holdings
     from flbench.plugin.hooks import HookCaller
+    from flbench.run.runner import on_part
+    from flbench.sweeps.launchers import loaded
 
-    data = load_dataset(suite.dataset, data_root(root))
-    federation = divide(suite, HookCaller((suite.name, suite), []), data, seed)
-    counts = [_counts(federation.visible, federation.classes)]
-    groups = [federation.groups]
-    if federation.newcomers is not None:
-        counts.append(_counts(federation.newcomers.visible, federation.classes))
-        groups.append(federation.newcomers.groups)
-    known = [group.numpy() for group in groups if group is not None]
-    return np.concatenate(counts), np.concatenate(known) if known else None
+    def say(message: str) -> None:
+        tell(f"note: {message}")
 
-
-def _counts(samples: Samples, classes: int) -> Ints:
-    """Training and validation samples per client and label, shape (clients, classes).
-
-    All samples of text count as one label, and so do those of other tasks than classes: shape
-    (clients, 1).
-    """
-    import numpy as np
-
-    labels = samples.y.numpy()
-    if labels.ndim > 1 or labels.dtype.kind == "f":
-        labels, classes = np.zeros(len(labels), dtype=np.int64), 1
-    lists = zip(samples.splits["train"], samples.splits["validation"], strict=True)
-    return np.stack(
-        [np.bincount(labels[np.concatenate(rows)], minlength=classes) for rows in lists]
-    )
+    data = loaded(say, suite.dataset, root)
+    domains = None if data.domains is None else len(data.domains.unique())
+    suite = on_part(suite, data.name, domains, say)
+    hooks = HookCaller((suite.name, suite), layers, (), say)
+    return suite, Holdings.of(data, divided(suite, hooks, data, seed, say))
 
 
 @show.command("method")

@@ -217,7 +217,7 @@ SERVER = "at the server, where a model is used without a client"
 
 
 class ClientModule(LightningModule):
-    """The loss of the task with SGD or Adam; the base of every local objective.
+    """The loss of the task with the suite's optimiser; the base of every local objective.
 
     Attributes:
         net: the network, shared by all clients.
@@ -332,6 +332,10 @@ class ClientModule(LightningModule):
         if rule.optimizer == "adamw":
             return torch.optim.AdamW(
                 weights, lr=rule.lr, weight_decay=rule.weight_decay, fused=True
+            )
+        if rule.optimizer == "rmsprop":
+            return torch.optim.RMSprop(
+                weights, lr=rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay
             )
         return torch.optim.SGD(
             weights,

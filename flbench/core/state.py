@@ -164,7 +164,7 @@ class Stage(OfClients):
             per client, aggregated), "join" (newcomers; the state is frozen); see `STAGE_KINDS`.
         clients: ids of the acting clients, ascending, shape (n,).
         epochs: local epochs, one number or one per client, shape (n,); 0 = nobody moves. Of a
-            fraction of an epoch the first steps are made.
+            fraction of an epoch the first steps are made, rounded down, at least one in all.
         name: part of the batches' address; two stages of one round need two names,
             or no client in common.
         samples: train on a fixed random subset of this many samples; None = all.
@@ -250,6 +250,8 @@ class Schedule:
         """Most optimiser steps, where `steps` are made in `whole_epochs`."""
         fraction = self.epochs / max(1, self.whole_epochs)
         made = math.floor(steps * fraction + 1e-9)  # .29 of 100 steps are 29
+        if self.epochs > 0:
+            made = max(made, min(steps, 1))
         return made if self.limit is None else min(made, self.limit)
 
 

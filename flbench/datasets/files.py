@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ SIGNED = (0.5,), (0.5,)
 """Mean and standard deviation that scale 0..1 to -1..1, where no other scale is published."""
 
 
+KINDS = ("tokens", "numbers")
+"""What whole numbers may be."""
 UNREADABLE = (
     ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
@@ -187,6 +189,38 @@ def whole_numbers(
         got = f"{int(numbers.min())}..{int(numbers.max())}"
         raise damaged(path, f"{key} must be 0..{limit - 1}, got {got}")
     return numbers
+
+
+def asked_kind(spec: str, options: Mapping[str, str]) -> str | None:
+    """What whole numbers of a person's file are, as an option says; None = it does not.
+
+    Raises:
+        BadParameter: it is none of `KINDS`.
+    """
+    kind = options.get("kind")
+    if kind is not None and kind not in KINDS:
+        raise BadParameter(f"{spec}: kind={kind}: expected {' or '.join(KINDS)}")
+    return kind
+
+
+def tokens_or_numbers(path: Path, what: str, array: np.ndarray, kind: str | None) -> Tensor:
+    """Whole numbers (m, T) as tokens, int64, or as numbers such as pixels, float32.
+
+    Negative ones are numbers.
+
+    Raises:
+        UserError: both could be, and `kind` does not say which.
+    """
+    negative = array.size and array.min() < 0
+    if kind is None and not negative:
+        raise damaged(
+            path, f"{what} holds whole numbers {array.dtype} {array.shape}, which may be tokens of"
+            " a text, or numbers such as pixels: add ?kind=tokens or ?kind=numbers to the name of"
+            " the data set"
+        )  # fmt: skip
+    if kind == "tokens" and negative:
+        raise damaged(path, f"{what} are no tokens, as one is {array.min()}: expected 0 or more")
+    return torch.from_numpy(array.astype(np.int64 if kind == "tokens" else np.float32))
 
 
 def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:

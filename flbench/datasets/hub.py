@@ -21,10 +21,17 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import groups_of, targets_of
-from flbench.datasets.files import SIGNED, damaged, folder_and_size, in_range
+from flbench.datasets.files import (
+    SIGNED,
+    asked_kind,
+    damaged,
+    folder_and_size,
+    in_range,
+    tokens_or_numbers,
+)
 from flbench.datasets.images import as_array, stacked
 from flbench.datasets.parts import part_of
-from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.datasets.windows import by_time
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
 from flbench.results.files import user_path
 from flbench.tasks import TASKS, TaskName
@@ -39,7 +46,7 @@ ABOUT = {
         ),
     )
 }
-OPTIONS = ("label", "client", "x", "size", "task")
+OPTIONS = ("label", "client", "x", "size", "kind", "task")
 
 
 def hub(root: Path, argument: str) -> Dataset:
@@ -72,6 +79,7 @@ def hub(root: Path, argument: str) -> Dataset:
     parts = [splits[split] for split in [*train, *tested]]
     columns = list(parts[0].column_names)
     targets, client = options.get("label", "label").split(","), options.get("client")
+    kind = asked_kind(f"hub:{argument}", options)
     task = cast("TaskName", options.get("task", "classes"))
     if task not in TASKS:
         raise BadParameter(f"hub:{argument}: task is {', '.join(TASKS)}, got '{task}'")
@@ -79,7 +87,8 @@ def hub(root: Path, argument: str) -> Dataset:
     for asked in (*targets, client, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
-    samples = as_samples(name, x, [value for part in parts for value in part[x]], options)
+    values = [value for part in parts for value in part[x]]
+    samples = as_samples(name, x, values, options, kind)
     columns_of_targets = {
         label: named_labels(parts[0], label, [value for part in parts for value in part[label]])
         for label in targets
@@ -92,15 +101,13 @@ def hub(root: Path, argument: str) -> Dataset:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
     sizes = sum(len(splits[split]) for split in train)
-    owned = torch.zeros(len(y)).long() if domains is None else domains
-    gap = gap_of(samples.numpy(), owned.numpy()) if samples.ndim < 4 else None
-    notes += overlap_notes(gap)
     test = torch.arange(len(y)) >= sizes if tested else None
-    return Dataset(
+    data = Dataset(
         f"hub:{argument}", samples, y, found.count, domains, test,
-        label_names=found.names, domain_names=clients, notes=tuple(notes), keeps_test=True, gap=gap,
+        label_names=found.names, domain_names=clients, notes=tuple(notes), keeps_test=True,
         task=task,
     )  # fmt: skip
+    return by_time(data, samples.numpy()) if samples.ndim < 4 else data
 
 
 def named_labels(part: Any, column: str, values: list[Any]) -> list[Any]:  # noqa: ANN401 - a split
@@ -185,13 +192,23 @@ def as_table(name: str, columns: Sequence[str]) -> str:
 
 
 def as_samples(
-    name: str, column: str, values: Sequence[Any], options: Mapping[str, str]
+    name: str,
+    column: str,
+    values: Sequence[Any],
+    options: Mapping[str, str],
+    kind: str | None = None,
 ) -> torch.Tensor:
-    """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32."""
+    """Images as (m, channels, height, width) in -1..1, lists of numbers as (m, ...), float32.
+
+    Lists of tokens stay whole numbers.
+    """
     if hasattr(values[0], "getbands"):
         return pictures(name, column, values, options.get("size"))
     try:
-        table = np.stack([np.asarray(value) for value in values]).astype(np.float32)
+        table = np.stack([np.asarray(value) for value in values])
+        if table.ndim == 2 and table.dtype.kind in "iu":
+            return tokens_or_numbers(Path(name), f"column '{column}'", table, kind)
+        table = table.astype(np.float32)
     except (ValueError, TypeError) as error:
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"

@@ -8,14 +8,16 @@ split, `all_data/*.json`, each with
 
 Samples are lists of numbers (FEMNIST, synthetic), which @SIZE makes grey images of SIZE x SIZE
 pixels; or texts of one length whose label is the next character (Shakespeare), which become tokens
-with one label each. Such texts are windows of a sequence: they are divided by time, and as many are
-left out between the parts as share a character. The partition `natural` makes each user a client.
+with one label each. Such texts are windows of a sequence: they are put in its order, if they are in
+another one, and divided by time, and as many are left out between the parts as share a character.
+The partition `natural` makes each user a client.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import damaged, folder_and_size
 from flbench.datasets.parts import words_for_parts
-from flbench.datasets.windows import gap_of
+from flbench.datasets.windows import by_time
 from flbench.errors import MissingData, UserError
 from flbench.results.files import read_bounded, user_path
 
@@ -83,10 +85,8 @@ def leaf(root: Path, argument: str) -> Dataset:
         )
     refuse_others(home, samples, labels)
     text = isinstance(samples[0], str)
-    gap = None
     if text:
         x, y, classes, names = characters(home, samples, labels)
-        gap = gap_of(torch.cat([x, y[:, None]], dim=1).numpy(), np.array(domains)) or 1
     else:
         x, y, classes = numbers(home, samples, labels)
         names = ()
@@ -96,10 +96,14 @@ def leaf(root: Path, argument: str) -> Dataset:
     others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
     unread = sorted(words_for_parts(others)) if len(sizes) > 1 else []
     notes = tuple(f"folder {name}/ is left out" for name in unread)
-    return Dataset(
+    data = Dataset(
         f"leaf:{argument}", x, y, classes, torch.tensor(domains), test,
-        label_names=names, domain_names=tuple(users), notes=notes, keeps_test=True, gap=gap,
+        label_names=names, domain_names=tuple(users), notes=notes, keeps_test=True,
     )  # fmt: skip
+    if not text:
+        return data
+    data = by_time(data, torch.cat([x, y[:, None]], dim=1).numpy())
+    return data if data.gap is not None else replace(data, gap=1)  # by the label
 
 
 def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:

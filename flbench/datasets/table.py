@@ -55,7 +55,7 @@ from flbench.datasets.columns import (
 )
 from flbench.datasets.files import damaged
 from flbench.datasets.parts import parts_of, words_for_parts
-from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.datasets.windows import by_time
 from flbench.errors import BadParameter, MissingData
 from flbench.results.files import read_bounded, user_path
 from flbench.tasks import TASKS, TaskName
@@ -130,19 +130,14 @@ def table(root: Path, argument: str) -> Dataset:
         if words_for_parts(clients) and len(words_for_parts(clients)) == len(clients):
             raise damaged(path, f"column 'client' says {', '.join(clients)}: name it 'split'")
     train = np.ones(len(y), dtype=bool) if test is None else ~test
-    owners = np.zeros(len(y), dtype=np.int64) if domains is None else domains.numpy()
-    gap = int(options.get("gap", 0)) if when else None
     raw = [numbers_of(values) for values in features.values()]
-    if gap is None and all(one is not None for one in raw):
-        gap = gap_of(np.array(raw).T, owners)
-        notes += overlap_notes(gap)
     parts, kinds = [], []
     for name, values in features.items():
         text = name in listed(options, "text")
         part, kind = features_of(path, name, values, train, text, fill, VALUES)
         parts.append(part)
         kinds.append(f"{name} ({kind})")
-    return Dataset(
+    data = Dataset(
         f"csv:{argument}",
         torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
         y,
@@ -154,9 +149,11 @@ def table(root: Path, argument: str) -> Dataset:
         features=tuple(kinds),
         notes=tuple(notes),
         keeps_test=True,
-        gap=gap,
+        gap=int(options.get("gap", 0)) if when else None,
         task=task,
     )
+    is_windows = not when and all(one is not None for one in raw)
+    return by_time(data, np.array(raw).T) if is_windows else data
 
 
 def no_feature(

@@ -1,5 +1,6 @@
 """Data sets from a user's files: `npz:FILE` and `images:FOLDER` (`images:FOLDER@SIZE`).
 
+`npz:FILE?kind=tokens` and `npz:FILE?kind=numbers` say what whole numbers (m, T) are.
 `npz:FILE?task=numbers` predicts numbers, `?task=labels` any number of labels for each sample.
 
 Paths are relative to the current folder. Files that do not follow the rules below are refused.
@@ -7,9 +8,12 @@ Paths are relative to the current folder. Files that do not follow the rules bel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
+from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -20,14 +24,16 @@ from flbench.datasets import image_folder
 from flbench.datasets.files import (
     SIGNED,
     arrays,
+    asked_kind,
     damaged,
     folder_and_size,
     joined,
     npz_parts,
     scaled,
+    tokens_or_numbers,
     whole_numbers,
 )
-from flbench.datasets.windows import gap_of, overlap_notes
+from flbench.datasets.windows import by_time, gap_of, sequence_of
 from flbench.errors import BadParameter
 from flbench.results.files import user_path
 from flbench.tasks import TASKS, TaskName
@@ -44,38 +50,56 @@ def npz(root: Path, argument: str) -> Dataset:
     Without a test part the arrays are x and y. Labels are integers 0..C-1, each of which occurs; by
     npz:FILE?task=numbers y is (m,) or (m, k) of floats, by ?task=labels (m, C) of 0 and 1.
     """
-    name, task = npz_task(argument)
+    name, options = file_and_options(argument)
+    task = cast("TaskName", options.get("task", "classes"))
     path = user_path(name)
     stored = arrays(path)
-    parts = npz_parts(path, stored, as_samples, None if task == "classes" else READ[task])
+    kind = asked_kind(f"npz:{argument}", options) or known_kind(stored)
+    read = None if task == "classes" else READ[task]
+    parts = npz_parts(path, stored, partial(as_samples, kind=kind), read)
     x, y, test = joined(parts)
     count = 1 if y.ndim == 1 else y.shape[1]
     if task == "classes":
         y = numbered(path, "labels", y)
         count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
-    owners = torch.zeros(len(y)).long() if domains is None else domains
-    gap = gap_of(x.numpy(), owners.numpy()) if x.ndim < 4 else None
-    return Dataset(
-        f"npz:{argument}", x, y, count, domains, test,
-        notes=tuple(overlap_notes(gap)), keeps_test=True, gap=gap, task=task,
-    )  # fmt: skip
+    data = Dataset(f"npz:{argument}", x, y, count, domains, test, keeps_test=True, task=task)
+    return by_time(data, x.numpy()) if x.ndim < 4 else data
 
 
-def npz_task(argument: str) -> tuple[str, TaskName]:
-    """The file of an argument, and what is predicted.
+def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
+    """The file of an argument, and its options, `kind` and `task`.
 
     Raises:
-        BadParameter: there is no such task.
+        BadParameter: it has others.
 
     Example:
-        >>> npz_task("a.npz?task=numbers"), npz_task("a.npz")
-        (('a.npz', 'numbers'), ('a.npz', 'classes'))
+        >>> file_and_options("a.npz?kind=tokens"), file_and_options("what?.npz")
+        (('a.npz', {'kind': 'tokens'}), ('what?.npz', {}))
     """
-    name, mark, task = argument.partition("?task=")
-    if mark and task not in TASKS:
+    name, mark, query = argument.rpartition("?")
+    if not mark or "=" not in query:
+        return argument, {}
+    options = dict(parse_qsl(query))
+    if unknown := [key for key in options if key not in ("kind", "task")]:
+        raise BadParameter(f"npz:{argument}: expected kind or task, got {unknown[0]}")
+    if (task := options.get("task", "classes")) not in TASKS:
         raise BadParameter(f"npz:{argument}: task is {', '.join(TASKS)}, got '{task}'")
-    return name, cast("TaskName", task or "classes")
+    return name, options
+
+
+def known_kind(stored: Mapping[str, np.ndarray]) -> str | None:
+    """What the whole numbers of a file are, where it can be known; None = it cannot.
+
+    Windows of a sequence whose label is the next number are tokens.
+    """
+    x, y = (stored.get(f"{key}_train", stored.get(key)) for key in ("x", "y"))
+    if x is None or y is None or x.ndim != 2 or x.dtype.kind not in "iu" or y.shape != (len(x),):
+        return None
+    rows = np.concatenate([x, y[:, None]], axis=1)
+    one = np.zeros(len(rows), dtype=np.int64)
+    is_text = gap_of(rows, one) is not None or sequence_of(rows, one) is not None
+    return "tokens" if is_text and y.dtype.kind in "iu" else None
 
 
 def numbers(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
@@ -99,11 +123,12 @@ READ = {"numbers": numbers, "labels": labels}
 """What reads the targets of an `.npz` file, by task."""
 
 
-def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
+def as_samples(path: Path, key: str, array: np.ndarray, kind: str | None = None) -> Tensor:
     """Convert an array to samples, shape (m, ...), float32 or int64.
 
     uint8 are images, (m, height, width), (m, 1 or 3, height, width) or (m, height, width, 1 or 3):
-    they become (m, channels, height, width) in 0..1. Floats and other integers (tokens) stay.
+    they become (m, channels, height, width) in 0..1. Floats stay; other integers are what `kind`
+    says, tokens or numbers.
     """
     if array.ndim < 2 or array.size == 0:
         raise damaged(path, f"{key} must be samples of one or more numbers, got {array.shape}")
@@ -117,12 +142,12 @@ def as_samples(path: Path, key: str, array: np.ndarray) -> Tensor:
         x = torch.empty(array.shape, dtype=torch.float32)
         return x.copy_(torch.from_numpy(array)).div_(255)
     if array.dtype.kind in "iu":
-        if array.ndim > 2 or array.min() < 0:
+        if array.ndim > 2:
             raise damaged(
-                path, f"{key} is {array.dtype} {array.shape}, expected tokens of shape (m, T) from"
-                " 0: save pixels as uint8 or float32, other numbers as float32"
+                path, f"{key} is {array.dtype} {array.shape}, expected tokens or numbers of shape"
+                " (m, T): save pixels as uint8 or float32, other numbers as float32"
             )  # fmt: skip
-        return torch.from_numpy(array.astype(np.int64))
+        return tokens_or_numbers(path, key, array, kind)
     if array.dtype.kind != "f":
         raise damaged(path, f"{key} must be numbers, got {array.dtype}")
     if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):

@@ -10,6 +10,7 @@ its strategy and its precision plugin.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -120,7 +121,7 @@ class LocalTrainer:
         self._takes_batch_idx = takes_batch_idx(module)
         self.automatic = module.automatic_optimization
         self.clip_norm = module.local.clip_norm
-        self.max_epochs = self.estimated_stepping_batches = max(1, module.local.epochs)
+        self.max_epochs = self.estimated_stepping_batches = math.ceil(module.local.epochs)
         self.num_training_batches = 1
         self._start()
         with self.attached():

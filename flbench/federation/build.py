@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,20 +13,25 @@ import torch
 
 from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
-from flbench.errors import UserError
+from flbench.errors import UnknownName, UserError
 from flbench.federation import shared_test_sets
 from flbench.federation.federation import (
+    Division,
     Federation,
     Gather,
     SplitRule,
-    federate,
+    federated,
     gathered,
     server_indices,
+    split_up,
 )
 from flbench.federation.fixed_parts import FixedParts, dealt, fixed_parts
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
 from flbench.tasks import TaskName
+
+NEAREST = 10
+"""Names that are told where one is not known."""
 
 
 def divide(
@@ -36,26 +42,43 @@ def divide(
     gather: Gather = gathered,
     say: Callable[[str], None] = lambda message: None,
 ) -> Federation:
-    """Divide a data set among server, test pool and clients.
-
-    `federation.federate` then splits each client's samples into training, validation and test,
-    unless the data fix these parts (`fixed_parts`).
-
-    Newcomers become the last clients, so that training clients have ids 0..N-1.
+    """Divide a data set among server, test pool and clients, and copy what each pool holds.
 
     Args:
         gather: copies samples from the data set to a pool.
         say: is told of what is left out.
     """
+    return federated(dataset, divided(suite, hooks, dataset, seed, say), gather)
+
+
+def divided(
+    suite: Suite,
+    hooks: HookCaller,
+    dataset: Dataset,
+    seed: int,
+    say: Callable[[str], None] = lambda message: None,
+) -> Division:
+    """Who gets which samples of a data set; nothing is copied.
+
+    `federation.split_up` splits each client's samples into training, validation and test, unless
+    the data fix these parts (`fixed_parts`).
+
+    Newcomers become the last clients, so that training clients have ids 0..N-1.
+    """
     fixed = fixed_parts(dataset, suite.test_fraction, suite.validation_fraction)
     for note in fixed.notes:
         say(f"{dataset.name}: {note}")
-    server, test_pool = set_aside(suite, dataset, seed, fixed)
+    held_out = unseen_domains(suite, dataset)
+    server, test_pool = set_aside(suite, dataset, seed, fixed, held_out)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
-    partition = partitioned(suite, hooks, dataset, rest, server, seed)
-    if partition.groups is None:
+    away = np.isin(_domains(dataset)[rest], held_out)
+    partition = partitioned(suite, hooks, dataset, rest[~away], server, seed)
+    if partition.groups is None and not len(held_out):
         partition = replace(partition, groups=groups_of_domains(dataset, rest, partition.clients))
-    ordered = newcomers_last(suite, partition, rest, seed)
+    if len(held_out):
+        ordered = with_domains(dataset, partition, rest[~away], rest[away], held_out)
+    else:
+        ordered = newcomers_last(suite, partition, rest, seed)
     tests = test_sets(suite, dataset, test_pool, ordered.clients, fixed.test is not None, seed)
     validations = None
     if fixed.validation is not None:
@@ -63,7 +86,7 @@ def divide(
         validations = dealt(*pool, ordered.clients, seed, "validation")
         if suite.validation_fraction > 0:
             _all_have_some(dataset, validations, ordered.clients, "validation")
-    return federate(
+    return split_up(
         dataset,
         ordered,
         SplitRule(seed, suite.test_fraction, suite.validation_fraction),
@@ -71,7 +94,6 @@ def divide(
         newcomers=suite.clients - suite.training_clients,
         tests=tests,
         validations=validations,
-        gather=gather,
     )
 
 
@@ -80,6 +102,8 @@ def partitioned(
 ) -> Partition:
     """The partition of the samples that are left for clients.
 
+    Where domains are held out by name, `rest` is without them, and so are the clients.
+
     Raises:
         UserError: they cannot be divided so; says if the server has taken too many.
     """
@@ -87,19 +111,28 @@ def partitioned(
     domains = None if dataset.domains is None else dataset.domains.numpy()
     task, name = dataset.task, suite.partition.name
 
-    def divided(rows: Indices) -> Partition:
+    away = len(suite.unseen_domains)
+
+    def of_rows(rows: Indices) -> Partition:
         own = None if domains is None else domains[rows]
+        if own is not None and away:  # without gaps
+            own = np.unique(own, return_inverse=True)[1].astype(np.int64)
         known = labels[rows] if task == "classes" else NoClasses(len(rows), task, name)
-        return hooks.partition(cast("Indices", known), own, suite.clients, rng(seed, "partition"))
+        count = suite.clients - away
+        return hooks.partition(cast("Indices", known), own, count, rng(seed, "partition"))
 
     try:
-        return divided(rest)
+        return of_rows(rest)
     except UserError as error:
         took = False
         if len(server):
             with suppress(UserError):
-                divided(np.union1d(rest, server))
+                of_rows(np.union1d(rest, server))
                 took = True
+        if not took and away:
+            raise UserError(
+                f"{error} (beside the {away} of suite.clients={suite.clients} that are unseen)"
+            ) from None
         if not took:
             raise
         raise UserError(
@@ -145,7 +178,7 @@ class NoClasses:
         self.shape, self.size, self.ndim = (samples,), samples, 1
         self._text = (
             f"partition '{partition}' divides by classes, and the task of the data set is '{task}':"
-            " use iid, natural or by-domain, as --set suite.partition=iid"
+            " use iid, quantity-skew, natural or by-domain, as --set suite.partition=iid"
         )
 
     def __len__(self) -> int:
@@ -225,12 +258,12 @@ def _all_have_some(
 
 
 def set_aside(
-    suite: Suite, dataset: Dataset, seed: int, fixed: FixedParts
+    suite: Suite, dataset: Dataset, seed: int, fixed: FixedParts, held_out: Indices
 ) -> tuple[Indices, Indices]:
     """Samples of the server, and of the pool of test samples; none where the suite has none.
 
     Those of the server come from the test pool if the suite has one, else from all samples; where
-    the data fix the test part, from the training part.
+    the data fix the test part, from the training part. None is of a domain that is held out.
     """
     labels = dataset.labels.numpy()
     test_pool, source, share = np.arange(0), np.arange(len(labels)), 0.1
@@ -242,10 +275,55 @@ def set_aside(
         test_pool = shared_test_sets.test_pool(dataset, suite.test_fraction, seed, suite.test_sizes)
         source, share = test_pool, 0.25
     server = np.arange(0)
+    source = source[~np.isin(_domains(dataset)[source], held_out)]
     if suite.server_samples:
         generator = rng(seed, "server-samples")
         server = source[server_indices(labels[source], suite.server_samples, generator, share)]
     return server, np.setdiff1d(test_pool, server)
+
+
+def unseen_domains(suite: Suite, dataset: Dataset) -> Indices:
+    """Numbers of the domains that the suite holds out by name, in the order of the names.
+
+    Domains without names are called 0, 1, ...
+
+    Raises:
+        UserError: the data set has no domains.
+        UnknownName: it has none of this name; tells the nearest ones.
+    """
+    if not suite.unseen_domains:
+        return np.arange(0)
+    if dataset.domains is None:
+        raise UserError(
+            f"unseen: {dataset.name} has no domains, so none is named"
+            f" '{suite.unseen_domains[0]}': expected a share of the clients, such as 0.2"
+        )
+    known = dataset.domain_names or tuple(map(str, range(int(dataset.domains.max()) + 1)))
+    for name in suite.unseen_domains:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, NEAREST, cutoff=0)
+            of_all = f"the nearest of {len(known)}" if len(known) > len(near) else "there are"
+            raise UnknownName(f"domain of {dataset.name} in 'unseen'", name, near, of_all)
+    return np.array([known.index(name) for name in suite.unseen_domains], dtype=np.int64)
+
+
+def with_domains(
+    dataset: Dataset, partition: Partition, pool: Indices, away: Indices, held_out: Indices
+) -> Partition:
+    """A partition of a pool as one of the data set, and each domain held out as a client after it.
+
+    Such a domain is a true group of its own, where there are true groups.
+
+    Args:
+        pool: what the partition divides.
+        away: samples of the domains that are held out.
+    """
+    of = _domains(dataset)[away]
+    clients = [*(pool[rows] for rows in partition.clients), *(away[of == one] for one in held_out)]
+    groups = partition.groups
+    if groups is not None:
+        groups = np.append(groups, np.max(groups) + 1 + np.arange(len(held_out)))
+    return replace(partition, clients=tuple(clients), groups=groups)
 
 
 def newcomers_last(suite: Suite, partition: Partition, pool: Indices, seed: int) -> Partition:

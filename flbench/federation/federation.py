@@ -263,7 +263,23 @@ class SplitRule:
         return split_off(labels, fraction, rng(self.seed, name, client))
 
 
-def federate(
+@dataclass(frozen=True)
+class Division:
+    """Which samples of a data set each client has, and the server.
+
+    Attributes:
+        splits: "train", "validation" and "test": the samples of each client; perhaps "server": one
+            list. Newcomers are the last clients.
+        groups: true group per client, shape (N + M,), or None.
+        newcomers: number of clients that do not take part in training, M.
+    """
+
+    splits: Mapping[str, list[Indices]]
+    groups: Indices | None
+    newcomers: int
+
+
+def split_up(
     dataset: Dataset,
     partition: Partition,
     rule: SplitRule,
@@ -272,9 +288,8 @@ def federate(
     newcomers: int = 0,
     tests: Sequence[Indices] | None = None,
     validations: Sequence[Indices] | None = None,
-    gather: Gather = gathered,
-) -> Federation:
-    """Split every client's samples, and copy what is visible and what is held out to two pools.
+) -> Division:
+    """Split every client's samples.
 
     Args:
         dataset: all samples.
@@ -284,7 +299,6 @@ def federate(
         newcomers: number of clients, the last ones, that do not take part in training.
         tests: test samples of each client, which no client trains on; None = a share of its own.
         validations: validation samples of each client, likewise.
-        gather: copies samples from the data set to a pool.
 
     Raises:
         UserError: a client has too few samples to split, or clients share samples and `tests` is
@@ -306,8 +320,19 @@ def federate(
     splits = {name: [one[name] for one in split] for name in ("train", "validation", "test")}
     if server is not None and len(server):
         splits["server"] = [server]
-    n = len(partition.clients) - newcomers
-    groups = None if partition.groups is None else torch.as_tensor(partition.groups)
+    return Division(splits, partition.groups, newcomers)
+
+
+def federated(dataset: Dataset, division: Division, gather: Gather = gathered) -> Federation:
+    """Copy what is visible and what is held out to two pools.
+
+    Args:
+        division: of the data set.
+        gather: copies samples from the data set to a pool.
+    """
+    splits, newcomers = division.splits, division.newcomers
+    n = len(splits["train"]) - newcomers
+    groups = None if division.groups is None else torch.as_tensor(division.groups)
     data, trained = _data_hash(dataset), np.concatenate(splits["train"][:n])
     dataset, scale = prepared(replace(dataset, x=scaled(dataset, trained)), trained)
     pool = partial(_pool, dataset, gather)

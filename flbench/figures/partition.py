@@ -57,19 +57,16 @@ def draw_partition(counts: Ints, groups: Ints | None, title: str) -> bytes:
     n, labels = counts.shape
     order = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
     shown, many = counts[order], n > MANY_CLIENTS
-    with new_figure(_height(labels)) as figure:
+    with new_figure(height_of(labels)) as figure:
         axes = figure.add_subplot()
         if groups is not None:
-            _bands(axes, groups[order])
-        if many:
-            _cells(axes, shown)
-        else:
-            _dots(axes, shown)
+            draw_bands(axes, groups[order])
+        draw_counts(axes, shown, height_of(labels) - 0.7)
         axes.set_xlim(-0.5, n - 0.5)
         axes.set_ylim(-0.5, labels - 0.5)
-        places = _ticks(n, 25)
+        places = ticks(n, 25)
         axes.set_xticks(places, [str(order[place]) for place in places], rotation=90)
-        places = _ticks(labels, 25)
+        places = ticks(labels, 25)
         axes.set_yticks(places, [str(place) for place in places])
         by = "" if groups is None else ", by true group"
         kind = "fullest cell" if many else "largest dot"
@@ -95,22 +92,34 @@ def description(counts: Ints, groups: Ints | None) -> str:
     )
 
 
-def _height(labels: int) -> float:
+def draw_counts(axes: Axes, counts: Ints, height: float) -> None:
+    """Draw a dot per client and label; of more than 50 clients, a cell.
+
+    Args:
+        height: of the axes in inches, about.
+    """
+    if len(counts) > MANY_CLIENTS:
+        _cells(axes, counts)
+    else:
+        _dots(axes, counts, height)
+
+
+def height_of(labels: int) -> float:
     """Height in inches: about a seventh of an inch per label, within limits."""
     return float(np.clip(labels / 7 + 0.8, 1.8, 5))
 
 
-def _ticks(count: int, most: int) -> list[int]:
+def ticks(count: int, most: int) -> list[int]:
     """At most `most` positions of 0..count-1, at a round distance."""
     steps = (scale * step for scale in (10**k for k in range(9)) for step in (1, 2, 5))
     return list(range(0, count, next(step for step in steps if count <= most * step)))
 
 
-def _bands(axes: Axes, groups: Ints) -> None:
+def draw_bands(axes: Axes, groups: Ints, named: bool = True) -> None:
     """Draw a band behind each group, every other one shaded, with its name if there is room."""
     names, starts, sizes = np.unique(groups, return_index=True, return_counts=True)
     longest = max(len(str(name)) for name in names)
-    fits = longest * len(names) <= BAND_CHARACTERS
+    fits = named and longest * len(names) <= BAND_CHARACTERS
     for place, (name, start, size) in enumerate(zip(names, starts, sizes, strict=True)):
         if place % 2 == 0:
             axes.axvspan(start - 0.5, start + size - 0.5, color=INK, alpha=0.18, linewidth=0)
@@ -129,10 +138,10 @@ def _bands(axes: Axes, groups: Ints) -> None:
             )
 
 
-def _dots(axes: Axes, counts: Ints) -> None:
+def _dots(axes: Axes, counts: Ints, height: float) -> None:
     """Draw a dot per client and label; the largest one fits its cell."""
     n, labels = counts.shape
-    room = 72 * min(0.85 * COLUMN / n, 0.75 * (_height(labels) - 0.7) / labels)
+    room = 72 * min(0.85 * COLUMN / n, 0.75 * height / labels)
     client, label = np.nonzero(counts)
     area = (0.95 * room) ** 2 * counts[client, label] / max(int(counts.max(initial=0)), 1)
     axes.scatter(client, label, s=np.maximum(area, 0.3), color=DOT, linewidths=0)

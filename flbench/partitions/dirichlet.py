@@ -12,6 +12,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
 
 DRAWN = 10_000_000  # numbers of samples per label and client that are drawn in all tries
+TRIES = 1000  # at most
 
 
 def dirichlet(
@@ -34,13 +35,9 @@ def dirichlet(
         alpha: concentration; the smaller, the fewer clients share a label.
         min_samples: least number of samples of a client.
     """
-    if len(labels) < clients * min_samples:
-        raise UserError(
-            f"{len(labels)} samples cannot give {clients} clients {min_samples} each; use fewer"
-            " clients or set min_samples"
-        )
+    refuse_too_few(len(labels), clients, min_samples)
     classes, sizes = np.unique(labels, return_counts=True)
-    tries = min(max(DRAWN // (clients * len(classes)), 1), 1000)
+    tries = min(max(DRAWN // (clients * len(classes)), 1), TRIES)
     best_counts, fewest_missing = np.zeros((0, clients), dtype=np.int64), len(labels) + 1
     for _ in range(tries):
         counts = _draw_counts(sizes, clients, alpha, rng)
@@ -54,13 +51,28 @@ def dirichlet(
         samples = rng.permutation(np.flatnonzero(labels == label))
         owner[samples] = np.repeat(np.arange(clients), row)
     if fewest_missing:
-        logging.getLogger("flbench").warning(
-            "dirichlet: of %s draws none gave each of %s clients %s samples; %s samples of the"
-            " largest clients were given to others", tries, clients, min_samples, fewest_missing,
-        )  # fmt: skip
-        _fill_up(owner, clients, min_samples, rng)
+        fill_up(owner, clients, min_samples, rng)
+        say_filled_up("dirichlet", tries, clients, min_samples, fewest_missing)
+    return Partition(of_owners(owner, clients))
+
+
+def refuse_too_few(samples: int, clients: int, least: int) -> None:
+    """Refuse a number of samples that cannot give each client so many.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if samples < clients * least:
+        raise UserError(
+            f"{samples} samples cannot give {clients} clients {least} each; use fewer clients"
+            + (" or set min_samples" if least > 1 else "")
+        )
+
+
+def of_owners(owner: Indices, clients: int) -> tuple[Indices, ...]:
+    """The samples of each client, ascending, from the client of each sample, shape (m,)."""
     ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
-    return Partition(tuple(np.split(np.argsort(owner, kind="stable"), ends)))
+    return tuple(np.split(np.argsort(owner, kind="stable"), ends))
 
 
 def _draw_counts(sizes: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
@@ -81,7 +93,15 @@ def _draw_counts(sizes: Indices, clients: int, alpha: float, rng: np.random.Gene
     return counts
 
 
-def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
+def say_filled_up(name: str, tries: int, clients: int, least: int, given: int) -> None:
+    """Log that no draw of a partition was good enough, so that samples were given to others."""
+    logging.getLogger("flbench").warning(
+        "%s: of %s draws none gave each of %s clients %s samples; %s samples of the largest"
+        " clients were given to others", name, tries, clients, least, given,
+    )  # fmt: skip
+
+
+def fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
     """Give random samples of the largest clients to clients with fewer than `least`, in place."""
     sizes = np.bincount(owner, minlength=clients)
     need = np.maximum(least - sizes, 0)

@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from flbench.core.dataset import Indices, Partition
-from flbench.partitions.sharding import divide_labels
+from flbench.partitions.sharding import BoolMatrix, divide_labels
 
 
 def label_skew(
@@ -28,10 +28,18 @@ def label_skew(
         share: share of the C labels that a client holds; at least one label.
     """
     count = len(np.unique(labels))
-    held = max(int(share * count + 0.5), 1)
+    holders = label_holders(clients, count, max(int(share * count + 0.5), 1), rng)
+    return Partition(divide_labels(labels, holders, rng))
+
+
+def label_holders(clients: int, count: int, held: int, rng: np.random.Generator) -> BoolMatrix:
+    """Which client holds which of `count` labels, shape (clients, labels); each holds `held`.
+
+    Client i holds label i mod `count` and others drawn uniformly.
+    """
     keys = rng.random((clients, count))  # a client holds the labels with the smallest keys
     keys[np.arange(clients), np.arange(clients) % count] = -1
     chosen = np.argpartition(keys, held - 1, axis=1)[:, :held]
     holders = np.zeros((clients, count), dtype=bool)
     np.put_along_axis(holders, chosen, True, axis=1)
-    return Partition(divide_labels(labels, holders, rng))
+    return holders

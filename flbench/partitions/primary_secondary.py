@@ -14,6 +14,7 @@ from flbench.core.dataset import Indices, Partition
 from flbench.core.seeding import rng as generator_at
 from flbench.errors import UserError
 from flbench.metrics import Floats
+from flbench.partitions.sharding import dealt
 from flbench.toolbox.heterogeneity import mean_kld
 
 Sigma = float | tuple[float, float]
@@ -72,18 +73,6 @@ def primary_secondary(
     if overlap == "balanced":
         return Partition(dealt(pools, counts))
     return Partition(drawn_from_all(pools, counts, rng))
-
-
-def dealt(pools: list[Indices], counts: Indices) -> tuple[Indices, ...]:
-    """The samples of each client, ascending; no two clients have the same one.
-
-    Args:
-        pools: samples of each label.
-        counts: how many of them each client gets, shape (N, C).
-    """
-    shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
-    owned = zip(*shards, strict=True)  # from shards per label to shards per client
-    return tuple(np.sort(np.concatenate(parts)) for parts in owned)
 
 
 def drawn_from_all(

@@ -42,6 +42,18 @@ def divide_labels(
     return tuple(np.sort(np.concatenate(shards)).astype(np.int64) for shards in owned)
 
 
+def dealt(pools: list[Indices], counts: Indices) -> tuple[Indices, ...]:
+    """The samples of each client, ascending; no two clients have the same one.
+
+    Args:
+        pools: samples of each label.
+        counts: how many of them each client gets, shape (N, C).
+    """
+    shards = [np.split(pool, k.cumsum())[:-1] for pool, k in zip(pools, counts.T, strict=True)]
+    owned = zip(*shards, strict=True)  # from shards per label to shards per client
+    return tuple(np.sort(np.concatenate(parts)) for parts in owned)
+
+
 def split_off(
     labels: Indices, fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:

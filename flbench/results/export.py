@@ -96,7 +96,7 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn("clients", "whole", "clients of the suite, those that join later among them"),
         ExportColumn("participation", "number", "share of the clients that are in a round"),
         ExportColumn("rounds", "whole", "number of rounds"),
-        ExportColumn("local_epochs", "whole", "epochs of local training in a round"),
+        ExportColumn("local_epochs", "number", "epochs of local training in a round"),
         ExportColumn("bytes_down", "whole", "bytes from the server to clients, over all of them"),
         ExportColumn("bytes_up", "whole", "bytes from clients to the server"),
         ExportColumn("bytes_peer", "whole", "bytes from clients to clients"),

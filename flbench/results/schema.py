@@ -176,7 +176,7 @@ class _Strict(BaseModel):
 
 
 class _Local(_Strict):
-    epochs: Positive
+    epochs: Annotated[float, Field(gt=0, le=LARGEST)]
 
 
 class _Model(_Strict):

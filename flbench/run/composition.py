@@ -152,16 +152,22 @@ def joined(suite: Suite, method: MethodStack) -> MethodStack:
     """
     if not suite.plugins:
         return method
+    layers = layers_of(suite, method.layers)
+    return replace(method, layers=layers, **_of_plugins(layers))
+
+
+def layers_of(suite: Suite, own: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """The plugins of a suite, then those of a method; raises as `joined`."""
     added: list[tuple[str, Any]] = []
     for one in suite.plugins:
-        if one.name in [name for name, _ in (*added, *method.layers)]:
+        if one.name in [name for name, _ in (*added, *own)]:
             raise UserError(f"suite '{suite.name}' brings '{one.name}': name it once")
         plugin = _load_plugin(one.name)
         checked(f"suite '{suite.name}': plugin '{one.name}'", plugin.kind, one.params)
         added.append((one.name, plugin.build(one.params, None)))
-    layers = (*added, *method.layers)
+    layers = (*added, *own)
     check_compatible(layers)
-    return replace(method, layers=layers, **_of_plugins(layers))
+    return layers
 
 
 def plugins_of(suite: Suite) -> list[Plugin]:

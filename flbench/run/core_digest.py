@@ -59,6 +59,7 @@ ASIDE = (
     "__init__ __main__ cli figures leaderboard papers sinks submission sweeps terminal testing"
     " errors core.conformance core.deferred_dynamo core.deferred_torchmetrics core.deferring"
     " core.free_memory core.knowledge core.parameters engine.machine.processor"
+    " federation.holdings"
     " engine.processes.fork_server engine.processes.own_process engine.processes.workers"
     " plugin.field_types plugin.method_info plugin.registry plugin.source_inspection"
     " results.audits results.difference results.events results.export results.files"

@@ -33,6 +33,7 @@ from flbench.run.saved_models import models_of
 from flbench.run.saved_predictions import predictions_of
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
+from flbench.suite import Suite
 
 
 def resolve_dataset(
@@ -66,14 +67,24 @@ def resolve_dataset(
         offline = suite.offline_dataset
         advice = f"; this data set needs no files: --dataset {offline}" if offline else ""
         raise MissingData(f"{error}{advice}") from None
-    if name.startswith(f"{suite.dataset.partition('[')[0]}["):
-        derived = ":" in name
-        there = suite.clients if domains is None or derived else domains
-        part = {"dataset": name, "clients": min(suite.clients, there)}
-        if part != {"dataset": suite.dataset, "clients": suite.clients}:
-            spec.say(f"{suite.name} runs on {name} with {part['clients']} clients")
-        spec = replace(spec, suite=suite.model_copy(update=part))
+    spec = replace(spec, suite=on_part(suite, name, domains, spec.say))
     return spec, lambda _, root: once.pop() if once else load(suite.dataset, root)
+
+
+def on_part(suite: Suite, name: str, domains: int | None, say: Callable[[str], None]) -> Suite:
+    """The suite on the data that are there, which may be a part; see `resolve_dataset`.
+
+    Args:
+        name: of the data set that was loaded.
+        domains: number of its domains.
+    """
+    if not name.startswith(f"{suite.dataset.partition('[')[0]}["):
+        return suite
+    there = suite.clients if domains is None or ":" in name else domains
+    part = {"dataset": name, "clients": min(suite.clients, there)}
+    if part != {"dataset": suite.dataset, "clients": suite.clients}:
+        say(f"{suite.name} runs on {name} with {part['clients']} clients")
+    return suite.model_copy(update=part)
 
 
 def is_complete(spec: RunSpec) -> bool:

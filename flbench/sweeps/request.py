@@ -148,15 +148,13 @@ def resolve(
     """
     with console.importing():
         from flbench.run import runner  # noqa: F401 - so that the wait is over after this block
-        from flbench.run.composition import joined, load_method, suite_overrides
+        from flbench.run.composition import joined, load_method
         from flbench.run.energy import refuse_without_meter
         from flbench.run.result import refuse_unfit
 
         refuse_without_meter(request.engine)
         methods = _asked_methods(request, console.say, load or cache(load_method))
-    overrides = suite_overrides(request.settings, [method.loaded for method in methods])
-    if request.rounds is not None:
-        overrides["rounds"] = request.rounds
+    overrides = _overrides(request, methods)
     sinks = {name: build_sink(name) for name in request.sinks} | {"console": console}
     cells: dict[Path, Cell] = {}
     for name in request.suites:
@@ -170,6 +168,35 @@ def resolve(
                 refuse_unfit(spec)
                 cells.setdefault(spec.path, Cell(one, spec))
     return list(cells.values())
+
+
+def suite_of(
+    request: RunRequest, say: Callable[[str], None]
+) -> tuple[Suite, tuple[tuple[str, object], ...]]:
+    """The suite of a request, with all that is asked for, and who else answers hooks on it.
+
+    It is what `resolve` gives to runs; the request may name no method, or one.
+
+    Raises:
+        UserError: a name that is not installed, or a setting that does not fit.
+    """
+    from flbench.run.composition import layers_of, load_method
+
+    methods = _asked_methods(request, say, load_method)
+    (name,) = request.suites
+    suite, _ = _asked_suite(name, request, _overrides(request, methods))
+    own = [layer for method in methods for layer in method.composed.layers]
+    return suite, layers_of(suite, own)
+
+
+def _overrides(request: RunRequest, methods: Sequence[AskedMethod]) -> dict[str, object]:
+    """What a request sets of its suites: dotted field -> value."""
+    from flbench.run.composition import suite_overrides
+
+    overrides = suite_overrides(request.settings, [method.loaded for method in methods])
+    if request.rounds is not None:
+        overrides["rounds"] = request.rounds
+    return overrides
 
 
 def _asked_methods(

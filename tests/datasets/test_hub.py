@@ -57,7 +57,7 @@ def test_the_library_is_named_if_it_is_not_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_option_that_is_not_known() -> None:
-    with pytest.raises(BadParameter, match=mention("label, client, x, size", "got user")):
+    with pytest.raises(BadParameter, match=mention("label, client, x, size, kind", "got user")):
         loaded("flwrlabs/femnist?user=writer_id")
 
 
@@ -83,6 +83,16 @@ def test_numbers_labels_and_clients_by_hand(stored: Any) -> None:
     assert (found.y.tolist(), found.classes) == ([1, 0, 1], 2)
     assert found.domains is not None and found.domains.tolist() == [1, 0, 1]
     assert found.test is not None and found.test.tolist() == [False, False, True]
+
+
+def test_lists_of_whole_numbers_are_what_the_person_says() -> None:
+    lists = [[3, 0, 7], [1, 2, 5]]
+    with pytest.raises(UserError, match=mention("column 'ids'", "?kind=tokens", "?kind=numbers")):
+        as_samples("mine", "ids", lists, {})
+    for kind, dtype in (("tokens", torch.int64), ("numbers", torch.float32)):
+        found = as_samples("mine", "ids", lists, {}, kind)
+        assert (found.dtype, found.tolist()) == (dtype, lists)
+    assert as_samples("mine", "ids", [[0.5, 1], [2, 3]], {}).dtype == torch.float32
 
 
 def test_pictures_of_any_kind_are_read_as_from_folders(tmp_path: Path) -> None:

@@ -116,6 +116,27 @@ def test_no_letter_of_a_test_window_is_in_a_training_window(tmp_path: Path) -> N
         assert len(validation) == 56, "a fifth of the 280 that are left"
 
 
+def shuffled_text(folder: Path) -> Dataset:
+    """The windows of `random_text` in another order, as LEAF's sampling leaves them."""
+    random_text(folder)
+    path = folder / "all_data" / "data.json"
+    content = json.loads(path.read_text())
+    for number, own in enumerate(content["user_data"].values()):
+        order = np.random.default_rng(number).permutation(len(own["y"]))
+        own |= {key: [own[key][k] for k in order] for key in ("x", "y")}
+    path.write_text(json.dumps(content))
+    return loaded(folder)
+
+
+def test_shuffled_windows_are_divided_as_if_they_were_in_order(tmp_path: Path) -> None:
+    """Divided in the order of the file, each test window would share letters with training."""
+    whole, shuffled = random_text(tmp_path / "a"), shuffled_text(tmp_path / "b")
+    assert shuffled.gap == whole.gap == WINDOW
+    assert torch.equal(shuffled.x, whole.x)
+    assert torch.equal(shuffled.y, whole.y)
+    assert mentions(shuffled.notes, "order of time")
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_random_letters_are_not_predicted(play_toy: Play, tmp_path: Path) -> None:

@@ -114,11 +114,52 @@ def test_bytes_are_images_between_0_and_1(
     assert data.x.is_contiguous()
 
 
-def test_other_whole_numbers_are_tokens(tmp_path: Path) -> None:
+def test_other_whole_numbers_are_what_the_person_says(tmp_path: Path) -> None:
     x = RNG.integers(0, 50, (18, 9), dtype=np.int32)
-    data = through(stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:]))
-    assert data.x.dtype == torch.int64
-    assert data.x.tolist() == x.tolist()
+    path = stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:])
+    for kind, dtype in (("tokens", torch.int64), ("numbers", torch.float32)):
+        data = load_dataset(f"npz:{path}?kind={kind}", Path("nowhere"))
+        assert data.x.dtype == dtype
+        assert data.x.tolist() == x.tolist()
+    with pytest.raises(UserError, match=mention("x_train", 9, "?kind=tokens", "?kind=numbers")):
+        through(path)
+    for wrong, facts in (("kind=text", ("kind=text", "tokens")), ("size=3", ("kind", "size"))):
+        with pytest.raises(BadParameter, match=mention(*facts)):
+            load_dataset(f"npz:{path}?{wrong}", Path("nowhere"))
+
+
+def test_integer_pixels_are_no_text(tmp_path: Path) -> None:
+    """Digits of 64 pixels, saved as int64: they were tokens of a vocabulary of 17."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    np.savez(tmp_path / "mine.npz", x=digits.data.astype(np.int64), y=digits.target)
+    with pytest.raises(UserError, match=mention("64", "?kind=numbers", "pixels")):
+        through(tmp_path / "mine.npz")
+    found = load_dataset(f"npz:{tmp_path}/mine.npz?kind=numbers", Path("nowhere"))
+    assert found.x.is_floating_point()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_windows_whose_label_is_the_next_number_are_known_to_be_tokens(
+    tmp_path: Path, shuffled: bool
+) -> None:
+    text = RNG.integers(0, 10, 400)
+    order = RNG.permutation(380) if shuffled else np.arange(380)
+    x = np.stack([text[k : k + 12] for k in range(380)])[order]
+    np.savez(tmp_path / "mine.npz", x=x, y=text[12:392][order])
+    found = through(tmp_path / "mine.npz")
+    assert (found.x.dtype, found.gap) == (torch.int64, 11)
+
+
+def test_negative_whole_numbers_are_known_to_be_numbers(tmp_path: Path) -> None:
+    x = RNG.integers(-9, 50, (18, 9))
+    x[[0, 12]] = -1
+    assert through(stored(tmp_path / "mine.npz", x_train=x[:12], x_test=x[12:])).x.dtype == (
+        torch.float32
+    )
+    with pytest.raises(UserError, match=mention("x_train", "tokens", 0)):
+        load_dataset(f"npz:{tmp_path}/mine.npz?kind=tokens", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +200,6 @@ INFINITE = np.where(np.arange(36).reshape(12, 3) == 8, np.inf, 0)
         ({"x_train": np.zeros((12, 3), np.uint8)}, "x_train is uint8, so images of 1 or 3"),
         ({"x_train": np.zeros((12, 2, 5, 5), np.uint8)}, "x_train is uint8, so images of 1 or 3"),
         ({"x_train": np.zeros((12, 4))}, r"differ: \(4,\) torch.float32 and \(3,\) torch.float32"),
-        ({"x_train": np.zeros((12, 3), int)}, r"differ: \(3,\) torch.int64 and"),
         ({"y_train": np.arange(11) % 4}, r"y_train must be 12 whole numbers, got int64 \(11,\)"),
         ({"y_test": np.arange(7) % 4}, r"y_test must be 6 whole numbers, got int64 \(7,\)"),
         ({"y_train": np.arange(12) / 2}, "y_train must be 12 whole numbers, got float64"),
@@ -236,8 +276,8 @@ def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None
             },
             "a label of its own",
         ),
-        ({"x_train": np.zeros((12, 5, 5), int)}, "expected tokens of shape"),
-        ({"x_train": -np.ones((12, 5), int)}, "expected tokens of shape"),
+        ({"x_train": np.zeros((12, 5, 5), int)}, "expected tokens or numbers of shape"),
+        ({"x_train": np.ones((12, 5), int)}, "kind=tokens"),
         ({"x_train": np.zeros((12, 8, 8, 3), np.float32)}, "channels last"),
     ],
 )

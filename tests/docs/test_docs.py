@@ -200,7 +200,7 @@ def test_the_page_of_natural_federations_is_that_of_their_suites() -> None:
 def test_the_map_of_modules_is_that_of_the_tree() -> None:
     found = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert found == architecture(), "type: python docs/tools/architecture_map.py"
-    assert "  federation/     build  feature_scale  federation  fixed_parts  loading  " in found
+    assert "  federation/     build  feature_scale  federation  fixed_parts  holdings  " in found
 
 
 def test_links_lead_somewhere() -> None:

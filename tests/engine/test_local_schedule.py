@@ -53,12 +53,12 @@ executors = pytest.mark.parametrize("executor", ["sequential", "vectorised"])
 @pytest.mark.slow
 @executors
 def test_every_client_has_epochs_of_its_own(executor: str, play_toy: Play) -> None:
-    """An epoch has 3 steps; of one and a half epochs of 3 steps, 4 are made, of .2 none."""
+    """An epoch has 3 steps; of one and a half epochs of 3 steps, 4 are made, of .2 one."""
     epochs = torch.tensor([0.0, 1.0, 2.0, 3.0, 1.5, 0.2])
     _, (upload,) = play(play_toy, executor, epochs=epochs)
-    assert upload.steps.tolist() == [0, 3, 6, 9, 4, 0]
+    assert upload.steps.tolist() == [0, 3, 6, 9, 4, 1]
     assert upload.seen is not None
-    assert upload.seen.tolist() == [0, 9, 18, 27, 13, 0], "of batches of 4, 4 and 1 samples"
+    assert upload.seen.tolist() == [0, 9, 18, 27, 13, 4], "of batches of 4, 4 and 1 samples"
     _, (alike,) = play(play_toy, executor, epochs=2)
     assert torch.equal(upload.params[2], alike.params[2]), "as where everybody has two epochs"
     assert not torch.equal(upload.params[1], alike.params[1])
@@ -72,6 +72,58 @@ def test_a_budget_of_steps_ends_the_training(executor: str, play_toy: Play) -> N
     assert upload.steps.tolist() == [0, 1, 2, 5, 6, 6]
     _, (everyone,) = play(play_toy, executor, steps=4)
     assert everyone.steps.tolist() == [4] * 6
+
+
+@executors
+@pytest.mark.parametrize(("epochs", "steps"), [(1.5, 4), (0.1, 1), (2.0, 6), (2.99, 8)])
+def test_a_suite_may_have_a_part_of_an_epoch(
+    executor: str, epochs: float, steps: int, play_toy: Play
+) -> None:
+    """Of 3 steps an epoch, rounded down, but one at least; the curve counts what is made."""
+    uploads: list[fl.Upload] = []
+    local = {"epochs": epochs, "batch_size": 4, "lr": 0.1}
+    suite = toy_suite(local=local, validation_fraction=0, participation=1.0, rounds=1)
+    stack = composition(("watch", watching(uploads)))
+    played = play_toy(stack, suite=suite, executor=executor, rounds=1)
+    assert uploads[0].steps.tolist() == [steps] * 6
+    assert played.result.summary["trained_epochs"] == pytest.approx(steps / 3, abs=1e-6)
+    assert played.result.suite["local"]["epochs"] == epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop"])
+def test_a_part_of_an_epoch_is_the_same_in_lanes(optimizer: str, play_toy: Play) -> None:
+    local = {"epochs": 1.5, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    one, lanes = (
+        play_toy("fedrep", executor=executor, local=local, rounds=2).state.models
+        for executor in ("sequential", "vectorised")
+    )
+    torch.testing.assert_close(lanes, one, atol=2e-6, rtol=1e-4)
+
+
+def test_a_scheduler_by_epochs_sees_the_epochs_that_are_begun(play_toy: Play) -> None:
+    seen: list[tuple[int, float]] = []
+
+    class Halving(fl.ClientModule):
+        def configure_optimizers(self) -> Any:
+            assert isinstance(self.trainer.max_epochs, int), "as Lightning's"
+            optimizer = torch.optim.SGD(self.parameters(), lr=self.local.lr)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+            seen.append((self.trainer.max_epochs or 0, float(rate)))
+
+    @dataclass(frozen=True)
+    class Method:
+        @fl.hookimpl
+        def client_module(self, net: Any, ctx: fl.Context) -> fl.ClientModule:
+            return Halving(net, ctx.local)
+
+    local = {"epochs": 1.5, "batch_size": 4, "lr": 0.4}
+    suite = toy_suite(local=local, validation_fraction=0, participation=0.2, rounds=1)
+    play_toy(composition(("method", Method())), suite=suite, executor="sequential", rounds=1)
+    assert seen == [(2, 0.4)] * 3 + [(2, 0.2)]
 
 
 @executors

@@ -18,8 +18,9 @@ from flbench.federation.federation import (
     Federation,
     Samples,
     SplitRule,
-    federate,
+    federated,
     server_indices,
+    split_up,
 )
 from flbench.partitions.label_groups import label_groups
 
@@ -47,7 +48,8 @@ def split(
 ) -> Federation:
     dataset = unique_dataset() if dataset is None else dataset
     partition = dealt(dataset) if partition is None else partition
-    return federate(dataset, partition, SplitRule(seed, **{**SHARES, **shares}), server=server)
+    rule = SplitRule(seed, **{**SHARES, **shares})
+    return federated(dataset, split_up(dataset, partition, rule, server=server))
 
 
 def names(federation: Federation, name: str, client: int) -> list[int]:
@@ -321,12 +323,12 @@ def test_the_fingerprint_changes_when_a_sample_changes_its_owner() -> None:
     marks = []
     for border in (50, 51):
         clients = (np.arange(border), np.arange(border, 100))
-        split_off = federate(
+        division = split_up(
             unique_dataset(100, 1),
             Partition(clients),
             SplitRule(seed=0, test_fraction=0.0, validation_fraction=0.0),
             tests=(np.arange(0), np.arange(0)),
         )
-        marks.append(split_off.fingerprint)
+        marks.append(federated(unique_dataset(100, 1), division).fingerprint)
     assert marks[0]["data"] == marks[1]["data"]
     assert marks[0]["partition"] != marks[1]["partition"]

@@ -11,7 +11,7 @@ from mentions import mention
 
 from flbench.core.dataset import Dataset, Partition
 from flbench.errors import UserError
-from flbench.federation.federation import SplitRule, federate
+from flbench.federation.federation import SplitRule, federated, split_up
 from flbench.federation.target_scale import TargetScale, prepared
 
 Y = torch.tensor([1.0, 3.0, 100.0, 5.0])
@@ -44,7 +44,7 @@ def test_test_samples_and_newcomers_do_not_move_it() -> None:
     data = Dataset("made", x, torch.arange(40.0), 1, task="numbers")
     owned = np.split(np.arange(40), 4)
     rule = SplitRule(0, 0.25, 0.25)
-    first = federate(data, Partition(tuple(owned)), rule, newcomers=1)
+    first = federated(data, split_up(data, Partition(tuple(owned)), rule, newcomers=1))
     assert first.scale is not None
     assert first.newcomers is not None
     held = [first.visible.splits["train"].rows, first.held_out.splits["test"].rows]
@@ -55,7 +55,8 @@ def test_test_samples_and_newcomers_do_not_move_it() -> None:
     assert set(late[:, 0].round().tolist()) <= set(range(30, 40)), "in the same unit"
     other = data.y.clone()
     other[30:] += 1000  # what a newcomer has
-    again = federate(replace(data, y=other), Partition(tuple(owned)), rule, newcomers=1)
+    changed = replace(data, y=other)
+    again = federated(changed, split_up(changed, Partition(tuple(owned)), rule, newcomers=1))
     assert again.scale is not None
     assert again.scale.mean.tolist() == first.scale.mean.tolist()
     assert again.fingerprint["data"] != first.fingerprint["data"]

@@ -1,24 +1,18 @@
-"""The picture of a partition, and `flbench show suite`."""
+"""The picture of a partition of results."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-import torch
 from mentions import mentioning, mentions
 
-from flbench.cli.main import main
-from flbench.cli.show import _counts
-from flbench.federation.federation import Samples
-from flbench.figures.partition import COLUMNS, _binned, _ticks, description, draw_partition
+from flbench.figures.partition import COLUMNS, _binned, description, draw_partition, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -131,140 +125,14 @@ def test_a_heat_map_has_at_most_four_hundred_columns_and_keeps_the_mean() -> Non
 
 
 @pytest.mark.parametrize(("count", "step"), [(1, 1), (40, 1), (41, 2), (100, 5), (100_000, 5000)])
-def test_ticks_stand_at_round_distances(count: int, step: int) -> None:
-    assert _ticks(count, 40) == list(range(0, count, step))
+def testticks_stand_at_round_distances(count: int, step: int) -> None:
+    assert ticks(count, 40) == list(range(0, count, step))
 
 
 def test_the_description_counts() -> None:
     assert description(np.array([[3, 0], [1, 4]]), None) == mentioning(
         "2 clients", "2 labels:", "3 to 5 samples", "1 to 2 labels"
     )
-
-
-# --- the command ------------------------------------------------------------------------------
-
-Shown = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Shown:
-    """Type `flbench show suite ...` in an empty folder: exit code, output, errors."""
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["flbench", "show", "suite", *args])
-        monkeypatch.setenv("FLBENCH_DATA", str(tmp_path / "empty"))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return int(stop.value.code or 0), *capsys.readouterr()
-
-    return run
-
-
-def test_show_suite_prints_how_its_data_are_divided(shown: Shown) -> None:
-    code, out, _ = shown("pathological-noniid")
-    assert code == 0
-    tail = out[out.index("digits divided with seed 0") :].splitlines()
-    assert tail[1] == "  clients: 100"
-    assert re.fullmatch(r"  samples per client: min \d+, median [\d.]+, max \d+", tail[2])
-    assert tail[3] == mentioning("labels", "min 2", "median 2", "max 2")
-    assert re.fullmatch(r"  mean KL divergence of two clients: \d\.\d{3} nats", tail[4])
-    assert tail[5] == mentioning("earth mover's distance", "0.800")
-
-
-@pytest.mark.slow
-def test_the_seed_changes_the_numbers_and_draws_nothing(shown: Shown, tmp_path: Path) -> None:
-    outs = [shown("noisy-noniid", "--seed", seed)[1] for seed in ("1", "1", "2")]
-    assert outs[0] == outs[1] != outs[2]
-    assert "seed 2" in outs[2]
-    assert list(tmp_path.glob("*.svg")) == []
-
-
-@pytest.mark.slow
-def test_plot_writes_the_same_picture_twice(shown: Shown, tmp_path: Path) -> None:
-    assert shown("feature-shift", "--plot")[1].endswith("wrote feature-shift.svg\n")
-    assert shown("feature-shift", "--plot", "sub/other.svg")[0] == 0
-    one, two = (tmp_path / "feature-shift.svg", tmp_path / "sub" / "other.svg")
-    assert one.read_bytes() == two.read_bytes()
-    title = ElementTree.fromstring(one.read_bytes()).findtext(f"{SVG}title")
-    assert title == mentioning("feature-shift", "digits-shift", "seed 0")
-
-
-@pytest.mark.slow
-def test_newcomers_are_shown_too(shown: Shown, tmp_path: Path) -> None:
-    text = """version = 1
-summary = "with newcomers"
-dataset = "digits"
-clients = 20
-rounds = 1
-unseen = 0.2
-partition = "label-groups"
-model = "mlp"
-"""
-    (tmp_path / "guests.toml").write_text(text)
-    code, out, _ = shown("guests.toml", "--plot", "g.svg")
-    assert code == 0
-    assert "  clients: 20\n" in out
-    assert b"20 clients and 10 labels in 5 true groups" in (tmp_path / "g.svg").read_bytes()
-
-
-@pytest.mark.slow
-def test_without_the_data_the_settings_are_still_shown(shown: Shown, tmp_path: Path) -> None:
-    suite = ("noisy-noniid", "--dataset", "fashion-mnist")
-    code, out, _ = shown(*suite)
-    assert code == 0
-    assert "lenet5" in out
-    assert mentions(out, "fashion-mnist", "divided")
-    code, _, err = shown(*suite, "--plot")
-    assert code == 1
-    assert mentions(err, "fashion-mnist", "expects")
-    assert shown(*suite, "--data-root", str(tmp_path / "there"))[1].count("there") >= 1
-
-
-def test_of_text_only_sizes_are_told(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tuple(torch.arange(4 * k, 4 * k + 4) for k in range(20))
-    text = Samples(
-        x=torch.zeros(80, 6, dtype=torch.int64),
-        y=torch.zeros(80, 6, dtype=torch.int64),
-        splits={"train": tuple(r[:3] for r in rows), "validation": tuple(r[3:] for r in rows)},
-    )
-    assert _counts(text, 50_000).tolist() == [[4]] * 20
-    monkeypatch.setattr("flbench.cli.show._divided", lambda *_: (_counts(text, 50_000), None))
-    tail = shown("feature-shift")[1].splitlines()[-2:]
-    assert tail == ["  clients: 20", mentioning("samples", "min 4", "median 4", "max 4")]
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("x.svg",), "'x.svg' is where --plot would draw: add --plot"),
-        (("--plot", "x.png"), "expected a file that ends in .svg, got 'x.png'"),
-    ],
-)
-def test_where_to_draw_is_checked_first(shown: Shown, args: tuple[str, ...], says: str) -> None:
-    code, out, err = shown("feature-shift", *args)
-    assert (code, out) == (1, "")
-    assert says in err
-
-
-@pytest.mark.slow
-def test_a_partition_that_cannot_be_made_says_why(shown: Shown, tmp_path: Path) -> None:
-    text = """version = 1
-summary = "too many clients"
-dataset = "digits"
-clients = 9999
-rounds = 1
-partition = "label-groups"
-model = "mlp"
-"""
-    (tmp_path / "many.toml").write_text(text)
-    code, out, err = shown("many.toml")
-    assert code == 1
-    assert "clients = 9999" in out
-    assert "samples for 2000 clients" in err
 
 
 @pytest.mark.slow

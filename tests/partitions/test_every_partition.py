@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from flbench.core.dataset import Indices, Partition
 from flbench.errors import UserError
+from flbench.partitions.balanced_dirichlet import balanced_dirichlet
 from flbench.partitions.by_domain import by_domain
 from flbench.partitions.dirichlet import dirichlet
+from flbench.partitions.extended_dirichlet import extended_dirichlet
 from flbench.partitions.iid import iid
 from flbench.partitions.label_groups import label_groups, label_groups_noisy
 from flbench.partitions.label_skew import label_skew
 from flbench.partitions.natural import natural
 from flbench.partitions.primary_secondary import in_band, primary_secondary
+from flbench.partitions.quantity_skew import quantity_skew
 from flbench.plugin.registry import entries, load_entry
 from flbench.toolbox.heterogeneity import earth_movers, kld, label_overlap_truth, mean_kld
 
@@ -49,6 +52,17 @@ PARAMETERS: dict[Callable[..., Partition], st.SearchStrategy[Settings]] = {
             "alpha": st.sampled_from([0.05, 0.3, 2.0, 1e6]),
             "min_samples": st.integers(1, 12),
         }
+    ),
+    balanced_dirichlet: st.fixed_dictionaries({"alpha": st.sampled_from([1e-9, 0.05, 2.0, 1e6])}),
+    extended_dirichlet: st.fixed_dictionaries(
+        {
+            "classes": st.integers(1, 8),
+            "alpha": st.sampled_from([1e-9, 0.3, 1e6]),
+            "least": st.integers(0, 2),
+        }
+    ),
+    quantity_skew: st.fixed_dictionaries(
+        {"beta": st.sampled_from([1e-9, 0.5, 1e6]), "min_samples": st.integers(1, 12)}
     ),
     primary_secondary: st.fixed_dictionaries(
         {
@@ -161,7 +175,10 @@ def test_names_of_labels_and_domains_do_not_matter_only_their_order_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", [iid, label_groups_noisy, by_domain, dirichlet])
+@pytest.mark.parametrize(
+    "partition",
+    [iid, label_groups_noisy, by_domain, dirichlet, balanced_dirichlet, quantity_skew],
+)
 @law
 @given(st.data(), worlds())
 def test_every_sample_is_dealt(
@@ -295,7 +312,12 @@ def test_bands_are_in_order_and_the_outer_ones_never_empty(values: np.ndarray) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "chosen"),
-    [(label_skew, {}), (dirichlet, {"alpha": 0.01, "min_samples": 2})],
+    [
+        (label_skew, {}),
+        (dirichlet, {"alpha": 0.01, "min_samples": 2}),
+        (balanced_dirichlet, {"alpha": 0.01}),
+        (quantity_skew, {"beta": 0.1, "min_samples": 1}),
+    ],
 )
 def test_a_hundred_thousand_clients_get_an_answer(
     partition: Callable[..., Partition], chosen: Settings

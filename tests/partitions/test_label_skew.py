@@ -236,11 +236,11 @@ def test_when_no_draw_suffices_the_largest_clients_give(caplog: pytest.LogCaptur
 
 
 def test_those_that_give_are_levelled_and_stay_the_largest() -> None:
-    from flbench.partitions.dirichlet import _fill_up
+    from flbench.partitions.dirichlet import fill_up
 
     for seed in range(10):
         owner = np.repeat(np.arange(5), [50, 48, 20, 3, 0])
-        _fill_up(owner, 5, 10, rng(seed))  # 17 are missing: 50 and 48 go down to 41 and 40
+        fill_up(owner, 5, 10, rng(seed))  # 17 are missing: 50 and 48 go down to 41 and 40
         sizes = np.bincount(owner).tolist()
         assert sorted(sizes[:2]) == [40, 41]
         assert sizes[2:] == [20, 10, 10]

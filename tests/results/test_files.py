@@ -471,7 +471,7 @@ LINE = "one line of at most 200 printable characters expected"
     [
         ("suite.local", ..., "'suite.local': field required"),
         ("suite.clients", ..., "'suite.clients': field required"),
-        ("suite.local.epochs", "<b>", "'suite.local.epochs': input should be a valid integer"),
+        ("suite.local.epochs", "<b>", "'suite.local.epochs': input should be a valid number"),
         ("suite.participation", "0.5", "'suite.participation': input should be a valid number"),
         ("suite.version", 0, "'suite.version': input should be greater than or equal to 1"),
         ("suite.dataset", ..., "'suite.dataset': field required"),

@@ -45,7 +45,7 @@ def test_a_share_of_the_clients_does_not_train(
 
 @pytest.mark.parametrize("changes", [{"unseen": 1.0}, {"unseen": -0.1}, {"unseen_epochs": -1}])
 def test_nonsense_about_newcomers_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="should be"):
+    with pytest.raises(UserError, match=next(iter(changes))):
         toy_suite(**changes)
 
 

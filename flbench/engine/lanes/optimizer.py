@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW for many lanes: one call of torch's kernel updates a tensor of all lanes."""
+"""Optimisers for many lanes: one call of torch's kernel updates a tensor of all lanes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
 from flbench.engine.lanes.group import LaneGroup
 
-KINDS = SGD, Adam, AdamW
+KINDS = SGD, Adam, AdamW, RMSprop
 """Optimisers that update every scalar independently, so that lanes can share a call."""
 Tensors = list[Tensor]
 CHANGED = "the settings of its optimiser were changed"
@@ -23,7 +24,7 @@ CHANGED = "the settings of its optimiser were changed"
 def not_shared(optimizer: Optimizer) -> str | None:
     """Why lanes cannot share an optimiser; None = they can."""
     if type(optimizer) not in KINDS or len(optimizer.param_groups) != 1:
-        return "its optimiser is not SGD, Adam or AdamW with one parameter group"
+        return "its optimiser is not SGD, Adam, AdamW or RMSprop with one parameter group"
     if not has_initial_settings(optimizer):
         return CHANGED
     if optimizer.defaults.get("dampening"):
@@ -59,7 +60,8 @@ class LaneOptimizer:
     """
 
     def __init__(self, optimizer: Optimizer, lr: float, theta: dict[str, Tensor]) -> None:
-        self.counts = not isinstance(optimizer, SGD)
+        self._is_rmsprop = isinstance(optimizer, RMSprop)
+        self.counts = not isinstance(optimizer, (SGD, RMSprop))
         given: dict[str, Any] = {**optimizer.defaults, "lr": lr}
         kept = ["lr", "weight_decay", "maximize"]
         if self.counts:
@@ -67,14 +69,21 @@ class LaneOptimizer:
             self._rule: dict[str, Any] = {"beta1": beta1, "beta2": beta2}
             kept += ["eps", "amsgrad"]
             kinds = ["mean", "square", *(["largest"] if given["amsgrad"] else [])]
+        elif self._is_rmsprop:
+            self._rule = {}
+            kept += ["momentum", "alpha", "eps", "centered"]
+            kinds = ["square", *(["mean"] if given["centered"] else [])]
+            kinds += ["momentum"] if given["momentum"] else []
         else:
             self._rule = {"dampening": 0.0}
             kept += ["momentum", "nesterov"]
             kinds = ["momentum"] if given["momentum"] else []
         self._rule |= {name: given[name] for name in kept}
-        self._ways: dict[str, Any] = {name: given[name] for name in ("fused", "foreach")}
+        self._ways: dict[str, Any] = {
+            name: given[name] for name in ("fused", "foreach") if name in given
+        }
         self._decoupled = given.get("decoupled_weight_decay", False)
-        self._kernel = self._fused_kernel(theta) if given["fused"] else None
+        self._kernel = self._fused_kernel(theta) if given.get("fused") else None
         self._state = {
             kind: {name: torch.zeros_like(table) for name, table in theta.items()} for kind in kinds
         }
@@ -142,6 +151,8 @@ class LaneOptimizer:
         slopes = [gradients[name].contiguous() for name in theta]
         if self.counts:
             self._adam(values, slopes, state, made)
+        elif self._is_rmsprop:
+            self._rmsprop(values, slopes, state)
         else:
             self._sgd(values, slopes, state)
         for kind, tables in self._state.items():
@@ -168,6 +179,14 @@ class LaneOptimizer:
         numbers = [torch.full((), float(made), device=values[0].device) for _ in values]
         ways = {**self._ways, "decoupled_weight_decay": self._decoupled}
         adam(values, slopes, mean, square, largest, numbers, **ways, **self._rule)
+
+    def _rmsprop(self, values: Tensors, slopes: Tensors, state: dict[str, Tensors]) -> None:
+        """One update by RMSprop, which does not depend on the number of updates."""
+        mean, momentum = state.get("mean", []), state.get("momentum", [])
+        numbers = [torch.zeros(()) for _ in values]
+        rmsprop(
+            values, slopes, state["square"], mean, momentum, numbers, **self._ways, **self._rule
+        )
 
 
 @torch.no_grad()

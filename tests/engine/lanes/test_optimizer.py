@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from flbench.engine.lanes import optimizer as lane_optimizer
 from flbench.engine.lanes.group import LaneGroup
@@ -22,6 +22,9 @@ CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (Adam, {"amsgrad": True, "maximize": True, "fused": True}),
     (AdamW, {"weight_decay": 0.1, "fused": True}),
     (AdamW, {"weight_decay": 0.1}),
+    (RMSprop, {}),
+    (RMSprop, {"momentum": 0.9, "weight_decay": 0.1, "foreach": True}),
+    (RMSprop, {"centered": True, "alpha": 0.5, "eps": 1e-3, "maximize": True}),
 ]
 
 
@@ -117,8 +120,8 @@ def test_nothing_is_updated_where_all_tensors_are_frozen() -> None:
 
 
 def test_only_adam_counts_its_updates() -> None:
-    made = [kind([nn.Parameter(torch.zeros(1))], lr=0.1) for kind in (SGD, Adam, AdamW)]  # type: ignore[call-arg]
-    assert [LaneOptimizer(one, 0.1, {}).counts for one in made] == [False, True, True]
+    made = [kind([nn.Parameter(torch.zeros(1))], lr=0.1) for kind in (SGD, RMSprop, Adam, AdamW)]  # type: ignore[call-arg]
+    assert [LaneOptimizer(one, 0.1, {}).counts for one in made] == [False, False, True, True]
 
 
 class Own(SGD):
@@ -130,9 +133,9 @@ def test_why_an_optimiser_is_not_shared() -> None:
         return not_shared(kind([nn.Parameter(torch.zeros(1))], lr=0.1, **settings))  # type: ignore[call-arg]
 
     assert reason(SGD, momentum=0.9) is None
-    assert reason(Adam) is None
-    assert "not SGD, Adam or AdamW" in str(reason(Own))
-    assert "not SGD, Adam or AdamW" in str(reason(torch.optim.LBFGS))
+    assert reason(Adam) is reason(RMSprop) is None
+    assert "not SGD, Adam, AdamW or RMSprop" in str(reason(Own))
+    assert "not SGD, Adam, AdamW or RMSprop" in str(reason(torch.optim.LBFGS))
     assert "dampening" in str(reason(SGD, momentum=0.9, dampening=0.1))
     changed = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     changed.param_groups[0]["lr"] = 0.2

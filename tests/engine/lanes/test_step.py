@@ -215,7 +215,7 @@ def test_a_step_with_state_is_made_by_python(play_toy: Play, module: type[Client
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 def test_recorded_steps_end_where_clients_end_alone(play_toy: Play, optimizer: str) -> None:
     local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
     _, played = ends(play_toy, "fedavg", local=local)
@@ -256,7 +256,7 @@ class Alternating(ClientModule):
 DECAY = {"epochs": 1, "batch_size": 6, "lr": 0.05, "momentum": 0.9, "weight_decay": 0.5}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "rmsprop"])
 def test_what_the_loss_does_not_reach_stays_as_it_is(play_toy: Play, optimizer: str) -> None:
     local = {**DECAY, "optimizer": optimizer}
     _, played = ends(play_toy, "fedavg", net=Partly, local=local, rounds=2)

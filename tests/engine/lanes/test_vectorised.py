@@ -65,7 +65,7 @@ class Plain:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop"])
 def test_ragged_clients_agree(play_toy: Play, optimizer: str) -> None:
     local = {"epochs": 3, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
     dataset = toy_dataset(samples=105)
