@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from flbench.results.events import RunInfo as RunInfo
     from flbench.results.hashed_fields import LATER as LATER
     from flbench.results.schema import Result as Result
+    from flbench.run.saved_models import open_models as open_models
+    from flbench.run.saved_predictions import read_predictions as read_predictions
     from flbench.toolbox import asynchrony as asynchrony
     from flbench.toolbox import attacks as attacks
     from flbench.toolbox import clustering as clustering
@@ -94,6 +96,8 @@ _HOMES = {
         "results.events": "RoundRecord RunInfo",
         "results.hashed_fields": "LATER",
         "results.schema": "Result",
+        "run.saved_models": "open_models",
+        "run.saved_predictions": "read_predictions",
         "toolbox": "asynchrony attacks clustering elbow heterogeneity similarity",
         "toolbox.aggregation": "Weighting client_weights effective_steps lloyd member_mean"
         " partial_mean weighted_mean",

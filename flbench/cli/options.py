@@ -15,6 +15,7 @@ from flbench.core.parameters import parse
 from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions, size
 from flbench.errors import UserError
+from flbench.results.kept_files import KeepOptions
 from flbench.sweeps.request import RunRequest
 
 # --- what is run --------------------------------------------------------------------------------
@@ -104,6 +105,23 @@ ChangedSourceOption = Annotated[
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="recompute a complete result")]
+SaveModels = Annotated[
+    bool,
+    typer.Option("--save-models", help="keep the models that serve clients, beside the result"),
+]
+SavePredictions = Annotated[
+    bool,
+    typer.Option(
+        "--save-predictions", help="keep what they say of each test sample, beside the result"
+    ),
+]
+KeepCheckpoint = Annotated[
+    bool,
+    typer.Option(
+        "--keep-checkpoint",
+        help="keep the last checkpoint beside the result: --resume with more --rounds goes on",
+    ),
+]
 SinkOption = Annotated[
     list[str] | None,
     typer.Option("--sink", help="where to report as well, such as wandb; repeatable"),
@@ -188,6 +206,15 @@ def computed_with(
     )
 
 
+def kept_beside(
+    save_models: SaveModels = False,
+    save_predictions: SavePredictions = False,
+    keep_checkpoint: KeepCheckpoint = False,
+) -> KeepOptions:
+    """What runs keep beside their results: its arguments are options of `flbench run`."""
+    return KeepOptions(save_models, save_predictions, keep_checkpoint)
+
+
 def begun_and_reported(
     request: RunRequest,
     resume: ResumeOption = False,
@@ -211,19 +238,20 @@ def takes_request(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `flbench run`, before its own, as one argument `request`."""
     what, engine = parameters(what_to_run), parameters(computed_with)
     further, own = parameters(begun_and_reported)[1:], parameters(command)[1:]
+    kept = parameters(kept_beside)
 
     def typed(**values: Any) -> None:  # noqa: ANN401 - options of all kinds
         def of(some: Sequence[inspect.Parameter]) -> dict[str, Any]:
             return {one.name: values[one.name] for one in some}
 
         request = replace(what_to_run(**of(what)), engine=computed_with(**of(engine)))
-        request = begun_and_reported(request, **of(further))
+        request = replace(begun_and_reported(request, **of(further)), keep=kept_beside(**of(kept)))
         if request.engine.portable:
             limit()
         command(request, **of(own))
 
     typed.__name__, typed.__doc__ = command.__name__, command.__doc__
-    every = [*what, *engine, *further, *own]
+    every = [*what, *engine, *further, *kept, *own]
     typed.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return typed
 

@@ -199,6 +199,8 @@ def show_result(file: Path) -> None:
     _print_all("seconds", result.seconds)
     if result.energy is not None:
         _print_all("energy (watt-hours)", result.energy.model_dump())
+    if result.saved is not None:
+        _print_all("saved", {kind: file.name for kind, file in result.saved.items()})
     _print_all("environment", result.environment)
     changes = result.memberships()
     counts = ", ".join(f"{len({*labels} - {-1})} from round {at}" for at, labels in changes[:5])

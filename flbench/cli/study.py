@@ -10,9 +10,12 @@ import typer
 
 from flbench.cli.options import (
     MOST_SEEDS,
+    KeepCheckpoint,
     Metrics,
     Out,
     Root,
+    SaveModels,
+    SavePredictions,
     SettingsOption,
     Threads,
     Workers,
@@ -21,6 +24,7 @@ from flbench.cli.options import (
     read_workers,
 )
 from flbench.engine.options import EngineOptions
+from flbench.results.kept_files import KeepOptions
 from flbench.sweeps.request import RunRequest
 
 
@@ -34,6 +38,9 @@ def study(
     threads: Threads = 1,
     force: Annotated[bool, typer.Option("--force", help="compute complete cells again")] = False,
     metric: Metrics = None,
+    save_models: SaveModels = False,
+    save_predictions: SavePredictions = False,
+    keep_checkpoint: KeepCheckpoint = False,
     workers: Workers = "auto",
 ) -> None:
     """Run a study: a grid of runs, or a measurement; cells that are complete are not run again."""
@@ -50,6 +57,7 @@ def study(
         engine=EngineOptions(threads=threads),
         force=force,
         metrics=names(metric or []),
+        keep=KeepOptions(save_models, save_predictions, keep_checkpoint),
     )
 
     progress = SweepProgress()

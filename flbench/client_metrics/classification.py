@@ -37,6 +37,11 @@ def top_k(classes: int, k: Annotated[int, Ge(1), Le(10_000)] = 5) -> Metric:
     return TopK(k)
 
 
+def common_accuracy(classes: int) -> Metric:
+    """Accuracy of the model that serves a client on the test samples of all clients."""
+    return CommonAccuracy()
+
+
 def balanced_accuracy(classes: int) -> Metric:
     """Balanced accuracy: mean over the client's classes of the share found (recall)."""
     return BalancedAccuracy(classes)
@@ -75,6 +80,33 @@ class TopK(Metric):
         best = logits.topk(self.k, dim=-1).indices
         self.found += (best == y[:, None]).sum()
         self.tested += len(y)
+
+    def compute(self) -> Tensor:
+        """The share."""
+        return self.found.double() / self.tested
+
+
+class CommonAccuracy(Metric):
+    """Share of right predictions; each test sample of the federation counts once.
+
+    What is called global test accuracy where each client has a model of its own. A token without a
+    label (-100) does not count.
+    """
+
+    higher_is_better = True
+    on_common_samples = True
+    found: Tensor
+    tested: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("found", torch.zeros((), dtype=torch.int64), "sum")
+        self.add_state("tested", torch.zeros((), dtype=torch.int64), "sum")
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        """Add samples."""
+        self.found += (logits.argmax(dim=-1) == y).sum()
+        self.tested += (y != -100).sum()
 
     def compute(self) -> Tensor:
         """The share."""

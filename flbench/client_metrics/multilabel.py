@@ -38,6 +38,12 @@ def mean_average_precision(labels: int) -> Metric:
     return MeanAveragePrecision()
 
 
+@judges("labels", precisions_of_clients)
+def common_map(labels: int) -> Metric:
+    """The same of the model that serves a client on the test samples of all clients."""
+    return CommonAveragePrecision()
+
+
 @judges("labels", f1_of_clients)
 def micro_f1(labels: int) -> Metric:
     """F1 score of all labels together, where those above a probability of 1 / 2 are predicted."""
@@ -76,6 +82,12 @@ class MeanAveragePrecision(Metric):
 def mean_of_labels(precisions: Tensor) -> Tensor:
     """Mean over the labels that a sample has, a scalar; NaN if no sample has one."""
     return precisions[~precisions.isnan()].mean()
+
+
+class CommonAveragePrecision(MeanAveragePrecision):
+    """Mean average precision, where each test sample of the federation counts once."""
+
+    on_common_samples = True
 
 
 def average_precisions(scores: Tensor, y: Tensor) -> Tensor:

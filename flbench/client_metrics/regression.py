@@ -68,6 +68,12 @@ def rmse(outputs: int) -> Metric:
     return Errors(outputs, root_mean_square)
 
 
+@judges("numbers", of_clients(root_mean_square))
+def common_rmse(outputs: int) -> Metric:
+    """The same of the model that serves a client on the test samples of all clients."""
+    return CommonErrors(outputs, root_mean_square)
+
+
 @judges("numbers", of_clients(mean_absolute))
 def mae(outputs: int) -> Metric:
     """Mean absolute error, in deviations of all training targets."""
@@ -103,6 +109,12 @@ class Errors(Metric):
     def compute(self) -> Tensor:
         """The number."""
         return self.number(self.sums)
+
+
+class CommonErrors(Errors):
+    """The same, where each test sample of the federation counts once."""
+
+    on_common_samples = True
 
 
 class Explained(Errors):

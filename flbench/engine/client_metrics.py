@@ -141,6 +141,8 @@ class ClientMetrics:
         classes: outputs of the network, C.
         warn: called when code of a metric changes a process-wide setting.
         directions: label -> whether higher is better; None = neither.
+        on_common: labels of those that are computed on the test samples of all clients, for each
+            client alike (`on_common_samples` of the metric's class).
         task: what is predicted; of another than `classes`, the first metric is the headline.
     """
 
@@ -149,6 +151,7 @@ class ClientMetrics:
     device: torch.device
     warn: Callable[[str], None] = lambda message: None
     directions: dict[str, bool | None] = field(default_factory=dict)
+    on_common: set[str] = field(default_factory=set)
     task: TaskName = "classes"
     _idle: list[list[Any]] = field(default_factory=list)
 
@@ -161,6 +164,8 @@ class ClientMetrics:
                 self._try(label, metric)
                 direction = getattr(metric, "higher_is_better", None)
                 self.directions[label] = direction if isinstance(direction, bool) else None
+                if getattr(metric, "on_common_samples", False):
+                    self.on_common.add(label)
         self._idle.append(instances)
 
     def isolated(self) -> AbstractContextManager[None]:
@@ -173,21 +178,33 @@ class ClientMetrics:
         return list(self.metrics)
 
     @cached_property
+    def own(self) -> ClientMetrics | None:
+        """Those of each client's own test samples, if there are some."""
+        labels = [label for label in self.metrics if label not in self.on_common]
+        return self._some(labels) if labels else None
+
+    @cached_property
+    def common(self) -> ClientMetrics | None:
+        """Those of all clients' test samples, if there are some."""
+        labels = [label for label in self.metrics if label in self.on_common]
+        return self._some(labels) if labels else None
+
+    @cached_property
     def headline(self) -> ClientMetrics | None:
         """The headline alone; None = it is accuracy, which no metric counts."""
-        if self.task == "classes":
-            return None
-        return self._some(self.labels[:1])
+        return None if self.task == "classes" else self._some(self.labels[:1])
 
     @cached_property
     def singly(self) -> ClientMetrics:
         """Those that are computed client by client."""
         labels = [label for label, one in self.metrics.items() if one.at_once is None]
-        return self if labels == self.labels else self._some(labels)
+        return self._some(labels)
 
     def _some(self, labels: Sequence[str]) -> ClientMetrics:
+        if labels == self.labels:
+            return self
         some = {label: self.metrics[label] for label in labels}
-        return replace(self, metrics=some, directions={}, _idle=[])
+        return replace(self, metrics=some, directions={}, on_common=set(), _idle=[])
 
     def at_once(self, logits: Tensor, y: Tensor, lengths: Tensor) -> Mapping[str, Tensor]:
         """The values of n clients by the labels of those that are not in `singly`, shape (n,).

@@ -33,6 +33,7 @@ class Judging:
         labels: what predictions are compared with (`Personal.labels`); None = the labels.
         bins: of the calibration; 0 = it is not asked for.
         metrics: what is computed of each client's samples; None = nothing.
+        keeps_outputs: whether what models say of each sample is kept.
     """
 
     predictor: Callable[[ClientModule, Tensor], Tensor] | None = None
@@ -40,6 +41,7 @@ class Judging:
     labels: Callable[[Tensor], Tensor] | None = None
     bins: int = 0
     metrics: ClientMetrics | None = None
+    keeps_outputs: bool = False
 
     @property
     def is_alike_for_many(self) -> bool:
@@ -68,11 +70,14 @@ class Judged:
         sums: loss sum, number correct and number of predictions, shape (n, 3), float64.
         calibration: of all clients: the result of `confidences`, shape (bins, 3).
         values: value of each metric, shape (n, metrics), float64; NaN = undefined.
+        outputs: logits of the clients' samples, one client after the other, shape (m, C), for text
+            (m, T, C), float32, on the CPU; None = they are not kept.
     """
 
     sums: Tensor
     calibration: Tensor
     values: Tensor
+    outputs: Tensor | None = None
 
 
 def predicts_itself(module: ClientModule) -> bool:
@@ -111,6 +116,7 @@ def evaluate_model(
     space.evaluation_mode()
     calibration = torch.zeros(judging.bins, 3, dtype=torch.float64)
     stream, measured = judging.stream(pooled), []
+    said: list[Tensor] = []
     for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
         with undoing(), space.fabric.autocast():
             logits = module.predict(x) if predictor is None else predictor(module, x)
@@ -122,8 +128,17 @@ def evaluate_model(
             calibration += confidences(logits.float(), y, weight, judging.bins)
         if stream is not None:
             stream.add(at, logits.float(), y)
+        if judging.keeps_outputs:
+            said.append(logits.float().cpu())
         at += len(y)
-    return Judged(sums_of(torch.cat(measured), pooled), calibration, values_of(stream, pooled))
+    sums = sums_of(torch.cat(measured), pooled)
+    outputs = of_clients(torch.cat(said), pooled) if said else None
+    return Judged(sums, calibration, values_of(stream, pooled), outputs)
+
+
+def of_clients(outputs: Tensor, pooled: Pooled) -> Tensor:
+    """What a model says of pooled samples, on the CPU, one client after the other."""
+    return outputs if pooled.positions is None else outputs[pooled.positions.cpu()]
 
 
 def values_of(stream: Stream | None, pooled: Pooled) -> Tensor:

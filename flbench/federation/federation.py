@@ -47,6 +47,8 @@ class Samples:
         y: targets, as `core.targets` says; labels, shape (m,), int64.
         splits: split name -> the rows of each client.
         names: number of each client in the addresses of random generators; None = its id.
+        places: place of each test sample in the data set, shape (m,), int64, on the CPU; None of
+            other pools.
         pooled: batches of several clients that are remembered (`pooled.py`).
     """
 
@@ -54,6 +56,7 @@ class Samples:
     y: Tensor
     splits: Mapping[str, RowLists]
     names: tuple[int, ...] | None = None
+    places: Tensor | None = None
     pooled: Remembered = field(
         default_factory=lambda: Remembered(POOLED), init=False, repr=False, compare=False
     )
@@ -82,7 +85,7 @@ class Samples:
             for name, lists in self.splits.items()
         }
         x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
-        return replace(self, x=x, y=y, splits=splits)
+        return replace(self, x=x, y=y, splits=splits, places=None)
 
     def to(self, device: torch.device) -> Samples:
         """Move the pool; row lists stay on the CPU."""
@@ -335,7 +338,7 @@ def federated(dataset: Dataset, division: Division, gather: Gather = gathered) -
     pool = partial(_pool, dataset, gather)
     return Federation(
         visible=pool({name: lists[:n] for name, lists in splits.items() if name != "test"}),
-        held_out=pool({"test": splits["test"][:n]}),
+        held_out=pool({"test": splits["test"][:n]}, knows_places=True),
         groups=None if groups is None else groups[:n].clone(),
         classes=dataset.classes,
         fingerprint={"data": data, "partition": _index_hash(splits)},
@@ -360,7 +363,13 @@ def _refuse_shared(partition: Partition) -> None:
         )
 
 
-def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]]) -> Samples:
+def _pool(
+    dataset: Dataset,
+    gather: Gather,
+    splits: Mapping[str, list[Indices]],
+    *,
+    knows_places: bool = False,
+) -> Samples:
     """Copy the samples of the given splits into a pool of their own."""
     joined = {name: RowLists.of(lists) for name, lists in splits.items()}
     used, places = torch.unique(
@@ -371,7 +380,8 @@ def _pool(dataset: Dataset, gather: Gather, splits: Mapping[str, list[Indices]])
         name: lists.numbered(part)
         for (name, lists), part in zip(joined.items(), parts, strict=True)
     }
-    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows)
+    known = used if knows_places else None
+    return Samples(gather(dataset.x, used), gather(dataset.y, used), rows, places=known)
 
 
 def label_counts(samples: Samples, classes: int) -> Tensor:

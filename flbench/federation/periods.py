@@ -53,6 +53,7 @@ class Period:
         """
         splits = {name: list(lists) for name, lists in samples.splits.items() if name != "server"}
         x, y, count = [samples.x], [samples.y], len(samples.y)
+        places = [torch.arange(count)]
         for client, (labels, degrees) in enumerate(self.transforms):
             if labels == tuple(range(len(labels))) and not degrees:
                 continue
@@ -62,6 +63,7 @@ class Period:
                 own = samples.y[rows]
                 table = torch.tensor(labels, device=own.device)
                 y.append(table[own] if labels else own)
+                places.append(rows)
                 lists[client] = torch.arange(count, count + len(rows))
                 count += len(rows)
         order = self.origin.tolist()
@@ -69,7 +71,8 @@ class Period:
             name: RowLists.of(lists[client] for client in order) for name, lists in splits.items()
         }
         if len(x) > 1:
-            samples = replace(samples, x=torch.cat(x), y=torch.cat(y))
+            known = None if samples.places is None else samples.places[torch.cat(places)]
+            samples = replace(samples, x=torch.cat(x), y=torch.cat(y), places=known)
         return replace(samples, splits={**samples.splits, **changed})
 
 

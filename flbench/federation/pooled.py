@@ -48,6 +48,13 @@ class Pooled:
         return pooled
 
     @classmethod
+    def union(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
+        """The samples of a split of some clients, each once, as those of one client."""
+        rows = torch.cat([samples.splits[split][client] for client in clients.tolist()]).unique()
+        x, y = samples.x[rows], samples.y[rows]
+        return cls(x, y, None, torch.tensor([len(rows)], device=y.device), torch.ones_like(rows))
+
+    @classmethod
     def _gathered(cls, samples: Samples, split: str, clients: Tensor) -> Pooled:
         lists = [samples.splits[split][client] for client in clients.tolist()]
         device = samples.y.device

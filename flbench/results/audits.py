@@ -83,11 +83,13 @@ class Audit(BaseModel):
 
 
 def content_digest(result: Result) -> str:
-    """SHA-256 in hex of the text of a result that was read, but for its status.
+    """SHA-256 in hex of the text of a result that was read, but for its status and saved files.
 
-    The status changes when a file is called reproduced; what was audited stays the same.
+    The status changes when a file is called reproduced, and what a run saves beside it changes no
+    number; what was audited stays the same.
     """
-    text = result.model_copy(update={"status": "self-reported"}).canonical(as_read=True)
+    aside = {"status": "self-reported", "saved": None}
+    text = result.model_copy(update=aside).canonical(as_read=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -82,12 +82,12 @@ YOUNGER = {
 }  # fmt: skip
 """What files of a version may lack: it was added after the first of them."""
 YOUNGER_KEYS = (
-    "client_metrics", "energy", "own", "reads", "source_changes", "suite_plugins", "task",
+    "client_metrics", "energy", "own", "reads", "saved", "source_changes", "suite_plugins", "task",
 )  # fmt: skip
 """Keys that a file without such content lacks."""
 HEADLINES = ("correct", "correct_tuned", "values", "values_tuned")
 """Fields of clients, of which a file has those of its task: `correct` of classes, else `values`."""
-VOLATILE = ("digest", "seconds", "energy", "environment")
+VOLATILE = ("digest", "seconds", "energy", "saved", "environment")
 """Keys that differ between two runs of the same thing."""
 LARGEST = 2**53
 """Whole numbers up to here are exact everywhere."""
@@ -397,6 +397,32 @@ class Energy(_Stored):
         return self.cpu + self.gpu + self.memory
 
 
+SavedKind = Literal["models", "predictions"]
+"""What a run saves beside its result where it is asked to."""
+
+
+def saved_name(kind: SavedKind, seed: int) -> str:
+    """The name of a saved file, in the folder of its result.
+
+    Example:
+        >>> saved_name("models", 0)
+        'seed-0.models.safetensors'
+    """
+    return f"seed-{seed}.{kind}.safetensors"
+
+
+class SavedFile(_Stored):
+    """A file that the run wrote beside its result.
+
+    Attributes:
+        name: of the file, without a folder.
+        sha256: of its bytes, in hex.
+    """
+
+    name: Line
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class Unseen(_Stored):
     """Clients that joined after the last round, index = newcomer.
 
@@ -478,6 +504,7 @@ class Result(_Stored):
     warnings: Annotated[list[Text], REPORTED]
     seconds: Annotated[dict[Name, Number], NOT]
     energy: Annotated[Energy | None, NOT] = None
+    saved: Annotated[dict[SavedKind, SavedFile] | None, NOT] = None
     environment: Annotated[dict[Name, Line], NOT]
 
     @model_validator(mode="after")
@@ -696,6 +723,7 @@ def contradictions(result: Result) -> Iterator[Complaint]:
     if result.unseen is not None:
         yield from _arrays("unseen", result.unseen, result.task)
     yield from _own(result)
+    yield from _saved(result)
     for place, note in enumerate(result.notes):
         round_ = note.get("round")
         if not isinstance(round_, int) or not isinstance(note.get("name"), str):
@@ -723,6 +751,15 @@ def _own(result: Result) -> Iterator[Complaint]:
     yield from _arrays("own", own, result.task)
     if own.test != result.clients.test:
         yield "own.test", "the same numbers as in 'clients.test' expected"
+
+
+def _saved(result: Result) -> Iterator[Complaint]:
+    """Files that are not named as a run names them: no other file is ever looked at."""
+    if result.saved is not None and not result.saved:
+        yield "saved", "at least one entry, or nothing, expected"
+    for kind, file in (result.saved or {}).items():
+        if file.name != (wanted := saved_name(kind, result.seed)):
+            yield f"saved.{kind}.name", f"{wanted} expected, got {file.name}"
 
 
 def _arrays(name: str, part: Clients | Unseen | Own, task: TaskName | None) -> Iterator[Complaint]:

@@ -31,7 +31,7 @@ from flbench.plugin.arguments import Marks
 from flbench.plugin.validation import Expect
 from flbench.results.schema import Fingerprint
 from flbench.run import core_digest
-from flbench.run.checkpoint_file import Damaged, generations, read_content, write_file
+from flbench.run.checkpoint_file import Damaged, discard, generations, read_content, write_file
 from flbench.run.history import History
 from flbench.run.own_models import OwnModels
 
@@ -96,7 +96,8 @@ class Packed(NamedTuple):
 class CheckpointWriter:
     """Keeps the last whole round of a run at `path`; None = nowhere.
 
-    What cannot be written is no error: `warn` is called once, and the run goes on.
+    What cannot be written is no error: `warn` is called once, and the run goes on. `last` is a
+    round that stays in a file of its own when the run has ended (`continued.py`), and that file.
     """
 
     def __init__(
@@ -104,9 +105,11 @@ class CheckpointWriter:
         path: Path | None,
         origin: Origin,
         warn: Callable[[str], None] = lambda message: None,
+        last: tuple[int, Path] | None = None,
     ) -> None:
         self.path = path
         self.origin = origin
+        self.last = last
         self._warn: Callable[[str], None] | None = warn
         self._pending: Packed | None = None
         self._spent = 0.0  # seconds of all rounds
@@ -120,6 +123,18 @@ class CheckpointWriter:
         self._spent = history.seconds.get("total", 0.0)
         if self._spent >= self._due or time.monotonic() >= self._latest:
             self.flush()
+
+    def keep_last(self, state: State, ledger: CommunicationLedger, history: History) -> None:
+        """Write the round that stays when the run has ended, if this is it."""
+        if self.last is None or state.round != self.last[0]:
+            return
+        file = self.last[1]
+        discard(file)  # of an earlier run
+        try:
+            write(file, pack(state, ledger, history, self.origin))
+        except MachineError as error:
+            if self._warn is not None:
+                self._warn(f"{error}; no more rounds could follow this run")
 
     def flush(self) -> None:
         """Write the last whole round, if it is not written yet and is still what it was."""

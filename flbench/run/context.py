@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +38,8 @@ class RunServices:
     `buffers` is the suite's policy for BatchNorm statistics; `own_buffers`, shape (N, B), are those
     of the clients, where these stay with them.
     `timed` measures wall time; `simulated_clock` is that of the suite, or None. `idle_stages` are
-    those of which it was said that clients make no step.
+    those of which it was said that clients make no step. `rounds_read` says whether a method has
+    read how many rounds the run has.
     """
 
     ledger: CommunicationLedger
@@ -46,6 +49,7 @@ class RunServices:
     simulated_clock: SimulatedClock | None = None
     executor: Sequential | None = None
     draw: Callable[[int], Tensor] | None = None
+    rounds_read: bool = False
     buffers: batchnorm.Policy = "global"
     own_buffers: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -74,6 +78,23 @@ class RunServices:
         self.notes.clear()
         self.warnings.clear()
         return drained
+
+
+class _Rounds:
+    """The field `rounds`, which is noted when a method reads it: a longer run may differ then.
+
+    Unlike what `core.knowledge` notes, also where functions read it that hooks gave.
+    `dataclasses.replace` hands it on and reads nothing.
+    """
+
+    def __get__(self, context: RunContext, owner: type) -> int:
+        if sys._getframe(1).f_globals is not vars(dataclasses):
+            context.services.rounds_read = True
+        rounds: int = vars(context)["rounds"]
+        return rounds
+
+    def __set__(self, context: RunContext, rounds: int) -> None:
+        vars(context)["rounds"] = rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,3 +246,6 @@ def _refuse_other(split: str) -> None:
     """Refuse all but the two splits that a method may see."""
     if split not in ("train", "validation"):
         raise UserError(f"split: expected 'train' or 'validation', got '{split}'")
+
+
+setattr(RunContext, "rounds", _Rounds())  # noqa: B010 - as a field it would be a default

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -35,7 +35,8 @@ from flbench.metrics import BINS, ClientValues, calibration_error, clustering_er
 from flbench.plugin.isolation import streams_kept
 from flbench.run.history import Evaluation, mean_known
 from flbench.run.own_models import OwnModels
-from flbench.tasks import TaskName
+from flbench.run.saving import Saving
+from flbench.tasks import TASKS, TaskName
 from flbench.toolbox.heterogeneity import label_overlap_truth
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ def evaluate(
     work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
+    saving: Saving | None = None,
 ) -> Evaluation:
     """Evaluate clients (ids, shape (n,)) on their test samples and on their validation samples.
 
@@ -61,8 +63,9 @@ def evaluate(
         held_out: the pool with the split "test".
         work: what the methods say about training in a stage.
         fine_tune: local epochs after which they are evaluated once more, as a further figure.
-        metrics: what is computed of each client's test samples beside accuracy and loss; of
-            another task than `classes` the headline at least.
+        metrics: what is computed of test samples beside accuracy and loss; of another task than
+            `classes` the headline at least.
+        saving: takes the models and what they say, for files beside the result; None = nobody.
     """
     others = {
         name: _tested(executor, other, state, held_out, clients, work, metrics)
@@ -73,9 +76,17 @@ def evaluate(
         stage = Stage("train", clients, fine_tune, name="fine-tune")
         tuned = replace(personal, adaptation=stage)
         others["fine_tuned"] = _tested(executor, tuned, state, held_out, clients, work, metrics)
-    task = task_of(held_out.y)
-    judging = Judging(bins=BINS if task == "classes" else 0, metrics=metrics)
+    task, own = task_of(held_out.y), None if metrics is None else metrics.own
+    outputs = saving is not None and saving.keep.predictions
+    bins = BINS if task == "classes" else 0
+    judging = Judging(bins=bins, metrics=own, keeps_outputs=outputs)
     judged = _evaluate_split(executor, personal, state, held_out, "test", clients, judging)
+    if saving is not None:
+        saving.take(state, clients, personal, held_out, judged.outputs)
+    found = {} if own is None else _by_label(own, judged.values)
+    if metrics is not None and metrics.common is not None:
+        values = _on_common_samples(executor, personal, state, held_out, clients, metrics.common)
+        found |= _by_label(metrics.common, values)
     judging, samples = _by_headline(metrics), executor.samples
     validated = _evaluate_split(executor, personal, state, samples, "validation", clients, judging)
     test, validation = judged.sums, validated.sums
@@ -92,7 +103,11 @@ def evaluate(
         labels=_plain_labels(state.membership.labels()),
         ece=calibration_error(judged.calibration.numpy()) if task == "classes" else None,
         others=others,
-        client_metrics={} if metrics is None else _by_label(metrics, judged.values),
+        client_metrics={
+            label: found[label]
+            for label in ([] if metrics is None else metrics.labels)
+            if label in found
+        },
     )
 
 
@@ -119,8 +134,8 @@ def _by_label(metrics: ClientMetrics, values: Tensor) -> dict[str, ClientValues]
     columns = zip(metrics.labels, values.T, strict=True)
     return {
         label: ClientValues(_rounded(column), metrics.directions[label])
-        for number, (label, column) in enumerate(columns)
-        if number or metrics.task == "classes"
+        for label, column in columns
+        if label != TASKS[metrics.task].headline
     }
 
 
@@ -133,6 +148,7 @@ def evaluate_judged(
     work: WorkOf,
     fine_tune: int = 0,
     metrics: ClientMetrics | None = None,
+    saving: Saving | None = None,
 ) -> Evaluation:
     """`evaluate` the clients that are judged; the others have tested nothing.
 
@@ -141,10 +157,11 @@ def evaluate_judged(
         judged: ids, shape (n,), ascending.
     """
     clients = len(held_out.splits["test"])
+    further = work, fine_tune, metrics, saving
     if len(judged) == clients:
-        return evaluate(executor, personal, state, held_out, judged, work, fine_tune, metrics)
+        return evaluate(executor, personal, state, held_out, judged, *further)
     some = personal.select(judged)
-    found = evaluate(executor, some, state, held_out, judged, work, fine_tune, metrics)
+    found = evaluate(executor, some, state, held_out, judged, *further)
 
     def spread(values: list[T], empty: T) -> list[T]:
         known = dict(zip(judged.tolist(), values, strict=True))
@@ -290,6 +307,37 @@ def _tested(
     return round(float((counted[:, 1] / counted[:, 2]).mean()), 6) if len(counted) else None
 
 
+def _on_common_samples(
+    executor: Sequential,
+    personal: Personal,
+    state: State,
+    held_out: Samples,
+    clients: Tensor,
+    metrics: ClientMetrics,
+) -> Tensor:
+    """Metrics of each client's model on the test samples of all clients, shape (n, metrics).
+
+    Each sample counts once, however many clients have it; a model of several clients is asked once.
+    """
+    models = _models(personal)
+    first = torch.stack([places[0] for _, places in models])
+    union = Pooled.union(held_out, "test", clients)
+    judged = _evaluate_split(
+        executor,
+        personal.select(first),
+        state,
+        held_out,
+        "test",
+        clients[first],
+        Judging(metrics=metrics),
+        union,
+    )
+    values = torch.empty(len(clients), len(metrics.labels), dtype=torch.float64)
+    for (_, places), found in zip(models, judged.values, strict=True):
+        values[places] = found
+    return values
+
+
 def _evaluate_split(
     executor: Sequential,
     personal: Personal,
@@ -298,25 +346,30 @@ def _evaluate_split(
     split: str,
     clients: Tensor,
     judging: Judging,
+    union: Pooled | None = None,
 ) -> Judged:
     """Evaluate clients on one of their splits; each process evaluates some of the models.
+
+    Args:
+        union: samples on which each of them is evaluated instead; no two clients have one model.
 
     Returns:
         What is known of all clients; the calibration is the sum of each model's, so it does not
         depend on their distribution over processes.
     """
     judging = replace(judging, predictor=personal.predictor, whole=personal.transductive)
-    one = _Split(executor, personal, state, samples, split, clients, judging, _models(personal))
+    models = _models(personal)
+    one = _Split(executor, personal, state, samples, split, clients, judging, models, union)
     ranks = ProcessGroup.of(executor.workspace.fabric)
     metrics = 0 if judging.metrics is None else len(judging.metrics.labels)
     table = torch.zeros(len(clients), 3, dtype=torch.float64)
     calibration = torch.zeros(len(one.models), judging.bins, 3, dtype=torch.float64)
     values = torch.zeros(len(clients), metrics, dtype=torch.float64)
+    found: dict[int, Judged] = {}
 
     def evaluate_own_share() -> None:
-        found: dict[int, Judged] = {}
         for together in one.passes(ranks):
-            found |= one.evaluated(together)
+            found.update(one.evaluated(together))
         if found:
             places = torch.cat([one.models[number][1] for number in found])
             table[places] = torch.cat([each.sums for each in found.values()]).cpu()
@@ -325,7 +378,8 @@ def _evaluate_split(
 
     ranks.attempt(evaluate_own_share)
     tables = ranks.all_reduce_sum(table), ranks.all_reduce_sum(calibration).sum(dim=0)
-    return Judged(*tables, ranks.all_reduce_sum(values))
+    outputs = one.outputs(found, ranks) if judging.keeps_outputs else None
+    return Judged(*tables, ranks.all_reduce_sum(values), outputs)
 
 
 @dataclass(frozen=True)
@@ -334,6 +388,7 @@ class _Split:
 
     Attributes:
         models: the answer of `_models`.
+        union: as in `_evaluate_split`.
     """
 
     executor: Sequential
@@ -344,12 +399,15 @@ class _Split:
     clients: Tensor
     judging: Judging
     models: Sequence[tuple[int, Tensor]]
+    union: Pooled | None = None
 
     def passes(self, ranks: ProcessGroup) -> list[list[int]]:
         """The models of this process, by their numbers: those of each pass."""
         sizes = self.samples.sizes(self.split)[self.clients].tolist()
         tested = [sum(map(sizes.__getitem__, places.tolist())) for _, places in self.models]
         own = ranks.share(tested)
+        if self.union is not None:
+            return [[number] for number in own]
         if not self.executor.evaluates_in_lanes or not self.judging.is_alike_for_many:
             return [[number] for number in own]
         tokens = CHUNK // chunk(self.samples.y)
@@ -358,6 +416,21 @@ class _Split:
     def evaluated(self, together: list[int]) -> dict[int, Judged]:
         """What the models of a pass are worth, by their numbers."""
         return evaluate_many(self._space, OWN, together, self._in_one_pass, self._alone)
+
+    def outputs(self, found: Mapping[int, Judged], ranks: ProcessGroup) -> Tensor:
+        """What the models say of the samples, one client after the other, shape (m, ...).
+
+        Args:
+            found: what the models of this process are worth, by their numbers.
+        """
+        sizes = self.samples.sizes(self.split)[self.clients]
+        lists = torch.arange(int(sizes.sum())).split(sizes.tolist())
+        said = {number: each.outputs for number, each in found.items() if each.outputs is not None}
+        shapes = ranks.all_gather_object([tuple(one.shape[1:]) for one in said.values()][:1])
+        table = torch.zeros(int(sizes.sum()), *next(shape for some in shapes for shape in some))
+        for number, each in said.items():
+            table[torch.cat([lists[place] for place in self.models[number][1].tolist()])] = each
+        return ranks.all_reduce_sum(table)
 
     @property
     def _space(self) -> Workspace:
@@ -388,7 +461,7 @@ class _Split:
         index, places = self.models[number]
         ids, row = self.clients[places], row_of(self._bank, index)
         received = {name: tensor[places[0]] for name, tensor in self.personal.extras.items()}
-        pooled = Pooled.of(self.samples, self.split, ids)
+        pooled = self.union or Pooled.of(self.samples, self.split, ids)
         try:
             return evaluate_model(self._space, row, pooled, received, self.judging)
         except (FlbenchError, KeyboardInterrupt):

@@ -132,6 +132,8 @@ class History:
         reads: what hooks have read of clients that no byte was counted for, sorted; None = a
             checkpoint did not know.
         own: the own models of all clients; None = the suite does not ask for them.
+        rounds_read: whether a method has read how many rounds the run has; None = a checkpoint did
+            not know.
         executor, processor: by which the last round was computed; "" = none was, or a checkpoint
             did not know. Lanes of several processes say how many these are.
     """
@@ -148,6 +150,7 @@ class History:
     trained: float | None = 0.0
     reads: list[str] | None = field(default_factory=list)
     own: OwnModels | None = None
+    rounds_read: bool | None = False
     executor: str = ""
     processor: str = ""
 
@@ -176,6 +179,11 @@ class History:
         """Keep what hooks have read, if all that they read before is known."""
         if self.reads is not None:
             self.reads = sorted({*self.reads, *found})
+
+    def add_rounds_read(self, read: bool) -> None:
+        """Keep whether a method has read the number of rounds, if that is known of before."""
+        if self.rounds_read is not None:
+            self.rounds_read = self.rounds_read or read
 
     def add_scores(self, round_: int, scores: Scores | None) -> None:
         """Keep a score matrix, unless there is a larger one already or it is too large to keep."""
@@ -281,4 +289,5 @@ class History:
                 plain[name] = Evaluation(**plain[name])
                 found = plain[name].client_metrics.items()
                 plain[name].client_metrics = {label: ClientValues(*one) for label, one in found}
-        return cls(**{"trained": None, "reads": None, **plain}, own=own)
+        unknown = dict.fromkeys(("trained", "reads", "rounds_read"))
+        return cls(**{**unknown, **plain}, own=own)

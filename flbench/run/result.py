@@ -24,6 +24,8 @@ from flbench.results.schema import (
     Energy,
     Own,
     Result,
+    SavedFile,
+    SavedKind,
     ScoreMatrix,
     Skip,
     SourceChange,
@@ -85,6 +87,7 @@ def build_result(
     state: State,
     unseen: Unseen | None = None,
     energy: Energy | None = None,
+    saved: Mapping[SavedKind, SavedFile] | None = None,
 ) -> Result:
     """The result of a finished run."""
     history, suite = run.history, job.suite
@@ -109,6 +112,7 @@ def build_result(
         source_changes=[SourceChange(**change) for change in history.source_changes] or None,
         suite_plugins=plugins_of(suite) or None,
         reads=history.reads,
+        saved=dict(saved) if saved else None,
         bytes={way: dict(items) for way, items in run.ledger.totals.items()},
         notes=history.notes,
         warnings=history.warnings + run.services.drain()[1] + _undefined(run, found),

@@ -43,6 +43,7 @@ from flbench.run.checkpoint import CheckpointWriter, Origin
 from flbench.run.context import RunContext, RunServices
 from flbench.run.evaluation import evaluate_judged, selection_quality, with_own_models
 from flbench.run.history import Evaluation, History
+from flbench.run.saving import Saving
 from flbench.suite import Suite
 from flbench.tasks import TASKS, TaskName
 
@@ -61,6 +62,7 @@ class Run:
         checkpoint: where the last whole round is kept; None = nowhere.
         judged: ids of the clients that are judged, ascending; None = all.
         metrics: what is computed of each client's test samples beside accuracy; None = nothing.
+        saving: takes what is saved beside the result; None = nothing is.
         periods: how the data change; None = they never do. `context`, `held_out`, `groups` and the
             executor's samples are those of the period that `enter_period` has entered.
         period: that period.
@@ -83,6 +85,7 @@ class Run:
     checkpoint: Path | None = None
     judged: Tensor | None = None
     metrics: ClientMetrics | None = None
+    saving: Saving | None = None
     periods: Periods | None = None
     period: Period | None = None
     scale: TargetScale | None = None
@@ -110,6 +113,7 @@ def run_rounds(
     last = run.suite.rounds if last is None else last
     keeper = keeper or CheckpointWriter(run.checkpoint, run.origin, run.services.say)
     enter_period(run, state.round)
+    keeper.keep_last(state, run.ledger, run.history)
     with keeper.guarding(), run.hooks.watching():
         while state.round < last:
             enter_period(run, state.round + 1)
@@ -119,6 +123,7 @@ def run_rounds(
             run.history.seconds = dict(run.services.seconds)
             with run.services.timed("total"), run.services.timed("checkpoint"):
                 keeper.keep(state, run.ledger, run.history)
+                keeper.keep_last(state, run.ledger, run.history)
             record = replace(record, rounds=last)
             run.hooks.listen("round_finished", record=record, state=state)
     return state
@@ -278,32 +283,7 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     found: Evaluation | None = None
     if state.round % suite.eval_every == 0 or state.round == suite.rounds:
         with run.services.timed("evaluate"):
-            everybody = ctx.everybody
-            personal = run.hooks.personalise(state, everybody, ctx)
-            personal = batchnorm.before_evaluation(
-                suite.buffers, personal, state, everybody, ctx.layout
-            )
-            _tell_of_transductive(run, personal)
-            tune = suite.ft_epochs if state.round == suite.rounds else 0
-            work = partial(run.hooks.local_work, state, ctx=ctx)
-            judged = everybody if run.judged is None else run.judged
-            present = None if run.period is None else run.period.present
-            if present is not None:
-                judged = judged[present[judged]]
-            with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
-                found = evaluate_judged(
-                    run.executor, personal, state, run.held_out, judged, work, tune, run.metrics
-                )
-                if run.history.own is not None:
-                    own, held_out = run.history.own, run.held_out
-                    found = with_own_models(
-                        run.executor, own, personal, state, held_out, found, run.metrics
-                    )
-            if present is not None:
-                pairs = zip(found.labels, present.tolist(), strict=True)
-                found = replace(found, labels=[g if is_there else -1 for g, is_there in pairs])
-            if not math.isfinite(found.mean_loss()):
-                raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
+            found = evaluated(run, state, ctx)
     heard = list(filter(math.isfinite, losses))
     groups = None if run.groups is None else run.groups.tolist()
     curves = measured(None if found is None else found.outcome(groups), run.task)
@@ -327,13 +307,78 @@ def evaluate_round(run: Run, state: State, losses: list[float]) -> RoundRecord:
     if run.history.trained is not None:
         metrics[EPOCHS] = run.history.trained / suite.training_clients
     run.history.add_round({name: _short(value) for name, value in metrics.items()}, found)
+    if run.saving and found is not None and found is run.history.shown(suite.headline):
+        run.saving.show()
     run.history.add_reads(run.hooks.read)
+    run.history.add_rounds_read(run.services.rounds_read)
     _tell_what_computes(run, state.round)
     notes, warnings = run.services.drain()
     run.history.notes += [{"round": state.round, "name": k, "value": v} for k, v in notes.items()]
     run.history.warnings += warnings
     labels = None if found is None else found.labels
     return RoundRecord(state.round, suite.rounds, metrics, labels, notes, tuple(warnings))
+
+
+def evaluated(run: Run, state: State, ctx: RunContext) -> Evaluation:
+    """Evaluate every client's personal model.
+
+    Raises:
+        Diverged: the loss of one is not finite.
+    """
+    suite, everybody = run.suite, ctx.everybody
+    personal = run.hooks.personalise(state, everybody, ctx)
+    personal = batchnorm.before_evaluation(suite.buffers, personal, state, everybody, ctx.layout)
+    _tell_of_transductive(run, personal)
+    tune = suite.ft_epochs if state.round == suite.rounds else 0
+    work = partial(run.hooks.local_work, state, ctx=ctx)
+    judged = everybody if run.judged is None else run.judged
+    present = None if run.period is None else run.period.present
+    if present is not None:
+        judged = judged[present[judged]]
+    may_show = suite.headline == "validation" or state.round == suite.rounds
+    further = work, tune, run.metrics, run.saving if may_show else None
+    with run.hooks.reading("evaluation", ctx, state=state, personal=personal):
+        found = evaluate_judged(run.executor, personal, state, run.held_out, judged, *further)
+        if run.history.own is not None:
+            own, held_out = run.history.own, run.held_out
+            judged_too = run.executor, own, personal, state, held_out
+            found = with_own_models(*judged_too, found, run.metrics)
+    if present is not None:
+        pairs = zip(found.labels, present.tolist(), strict=True)
+        found = replace(found, labels=[g if is_there else -1 for g, is_there in pairs])
+    if not math.isfinite(found.mean_loss()):
+        raise Diverged(f"round {ctx.round}: test loss is not finite: lower local.lr")
+    return found
+
+
+def complete_saving(run: Run, state: State) -> None:
+    """Take what is saved, where a run was resumed after the round that its summary reports.
+
+    That round is evaluated once more, of which nothing is counted or said twice; if it is not the
+    last one, its models are gone, and nothing is saved.
+    """
+    assert run.saving is not None, "something is saved"
+    shown = run.history.shown(run.suite.headline).round
+    if run.saving.shown is not None and run.saving.shown.round == shown:
+        return
+    run.saving.shown = None
+    if shown != state.round:
+        run.services.say(
+            f"nothing is saved: validation has chosen round {shown}, whose models were gone when"
+            " the run was resumed; run it again with --force, or set headline=last"
+        )
+        return
+    services, ledger = run.services, run.services.ledger
+    services.ledger = CommunicationLedger(run.context.clients)
+    services.own_buffers = state.memory.get(batchnorm.OWN)
+    enter_period(run, state.round)
+    try:
+        with run.hooks.watching():
+            evaluated(run, state, round_context(run, state.round))
+    finally:
+        services.ledger = ledger
+        services.drain()
+    run.saving.show()
 
 
 def refuse_undefined_headline(found: Evaluation | None, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,18 +14,23 @@ from flbench.core.dataset import Dataset
 from flbench.core.state import State
 from flbench.engine.processes.fabric import join_process_group
 from flbench.engine.processes.shared_samples import made_once
-from flbench.errors import MissingData, PluginError, Undefined, UserError
+from flbench.errors import MachineError, MissingData, PluginError, Undefined
 from flbench.federation.loading import load_dataset as load_dataset
 from flbench.results.events import RunInfo
 from flbench.results.files import read_result, save_result, skip_path, write_atomically
-from flbench.results.schema import Result, first_problem, problem_text
+from flbench.results.kept_files import saved_file, saved_path
+from flbench.results.schema import Result, SavedFile, SavedKind, first_problem, problem_text
 from flbench.run.checkpoint import CheckpointWriter
 from flbench.run.checkpoint_file import discard, generations
+from flbench.run.continued import kept_by, shorter_run
 from flbench.run.energy import metered
 from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
-from flbench.run.rounds import Run, run_rounds
+from flbench.run.rounds import Run, complete_saving, run_rounds
 from flbench.run.run_folder import begun_again, held, tidy
+from flbench.run.saved_files import about_run, write_saved
+from flbench.run.saved_models import models_of
+from flbench.run.saved_predictions import predictions_of
 from flbench.run.setup import prepare
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
@@ -120,33 +125,13 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
         return _compute(spec, load, first)
 
 
-def other_rounds(spec: RunSpec) -> tuple[Path, int] | None:
-    """The longest finished run that differs in the number of rounds alone, and its rounds."""
-    wanted = {**spec.suite.settings(), "rounds": None}
-    ended: list[tuple[int, Path]] = []
-    for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
-        with suppress(UserError):
-            found = read_result(path)
-            own = {key: found.suite.get(key) for key in wanted}
-            rounds = own.pop("rounds")
-            same = {**own, "rounds": None} == wanted
-            if same and found.method.params == spec.method.described.params:
-                ended.append((int(str(rounds)), path))
-    return max(ended)[::-1] if ended else None
-
-
 def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -> Result:
     """Do a run in its folder; `first` is the process that writes."""
     if generations(spec.checkpoint) and not spec.resume:
         spec.say(f"{spec.title}: starts over; --resume would go on from its checkpoint")
-    if spec.resume and not generations(spec.checkpoint) and (ended := other_rounds(spec)):
-        path, rounds = ended
-        spec.say(
-            f"{spec.title}: --resume finds no checkpoint of {spec.suite.rounds} rounds and starts"
-            f" at round 1: the run of {rounds} rounds has ended and keeps none ({path})"
-        )
     try:
-        run, state = prepare(spec, partial(load, spec.suite.dataset, spec.data_root))
+        data = partial(load, spec.suite.dataset, spec.data_root)
+        run, state = prepare(spec, data, shorter=shorter_run(spec))
         result = play(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:
@@ -183,19 +168,24 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
         task=run.task,
     )
     run.hooks.listen("run_started", info=info)
-    keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say)
+    last = None if run.checkpoint is None or target is None else kept_by(spec)
+    keeper = CheckpointWriter(run.checkpoint, run.origin, run.services.say, last)
     with keeper.guarding():  # what fails after the last round loses no round
         with metered(spec.engine, state.round > 0, spec.say) as meter:
             state = run_rounds(run, state, rounds, keeper)
             unseen = evaluate_newcomers(run, state) if rounds == suite.rounds else None
+        if run.saving is not None:
+            complete_saving(run, state)
+        first = join_process_group(spec.engine).is_rank_zero
+        saved, failed = _saved(spec, run, target if first else None)
         try:
-            result = build_result(spec, run, state, unseen, meter.energy)
+            result = build_result(spec, run, state, unseen, meter.energy, saved)
         except ValidationError as error:
             what = problem_text(*first_problem(error, {}))
             raise PluginError(
                 f"{described.name}: no result file could hold the run: {what}"
             ) from error
-        kept = target if join_process_group(spec.engine).is_rank_zero else None
+        kept = target if first else None
         if kept is not None:
             save_result(kept, result)
     written = kept and kept.read_bytes()
@@ -203,4 +193,32 @@ def play(spec: RunSpec, run: Run, state: State, rounds: int, target: Path | None
     if kept and written and not (kept.is_file() and kept.read_bytes() == written):
         run.services.say(f"{kept}: a sink changed the file; it is written again")
         write_atomically(kept, written)
+    if failed is not None:
+        raise failed
     return result
+
+
+def _saved(
+    spec: RunSpec, run: Run, target: Path | None
+) -> tuple[dict[SavedKind, SavedFile], MachineError | None]:
+    """Write what is saved beside a result, and what kept it from being written, if anything did.
+
+    The result is written in any case, and names no file that is not there.
+    """
+    if run.saving is None or target is None:
+        return {}, None
+    saving, found = run.saving, dict[SavedKind, SavedFile]()
+    if saving.shown is None:
+        return {}, None
+    about = about_run(spec, run.marks, saving.shown.round, run.task, run.scale)
+    try:
+        for kind in saving.keep.saved:
+            path = saved_path(target, kind, spec.seed)
+            if kind == "models":
+                write_saved(path, *models_of(run, saving, saving.shown, about))
+            else:
+                write_saved(path, *predictions_of(saving.shown, about))
+            found[kind] = saved_file(path)
+    except MachineError as error:
+        return found, MachineError(f"{error}; the result is written, and names what is there")
+    return found, None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,10 +51,11 @@ from flbench.plugin.registry import find
 from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
-from flbench.run.checkpoint import Origin, expect_state, load_checkpoint
+from flbench.run.checkpoint import Origin, Resumed, expect_state, load_checkpoint
 from flbench.run.checkpoint_file import generations
 from flbench.run.composition import MethodStack, joined, plugins_of
 from flbench.run.context import RunContext, RunServices
+from flbench.run.continued import Ended
 from flbench.run.core_digest import core, core_parts
 from flbench.run.demand import refuse_too_large
 from flbench.run.history import History
@@ -66,6 +68,7 @@ from flbench.run.networks import (
 )
 from flbench.run.own_models import OwnModels
 from flbench.run.rounds import Run, cohort, names_there
+from flbench.run.saving import Saving, refuse_too_many
 from flbench.run.spec import RunSpec
 from flbench.suite import Suite
 from flbench.tasks import TASKS, TaskName
@@ -81,6 +84,7 @@ def prepare(
     spec: RunSpec,
     dataset: Dataset | Callable[[], Dataset],
     order: Sequence[int] | None = None,
+    shorter: Ended | None = None,
 ) -> tuple[Run, State]:
     """Prepare a run in three steps: the federation, the executor, the run.
 
@@ -88,6 +92,7 @@ def prepare(
         dataset: all samples, or what loads them. Of several processes that share memory one
             loads them; the federation has copies of what it needs.
         order: relabel the clients (`Federation.relabelled`); None = leave them as they are.
+        shorter: a finished run with fewer rounds, whose last round this one goes on from.
 
     Returns:
         The run, and its State(0) or the checkpoint's.
@@ -121,7 +126,11 @@ def prepare(
         federation = federation.relabelled(order)
     context, weights = build_executor(spec, hooks, federation, fabric)
     run = build_run(spec, hooks, federation, context, weights)
-    state = first_state(run, resume=spec.resume, changed_source=spec.changed_source)
+    shorter = ProcessGroup.of(fabric).broadcast_object(shorter)
+    earlier = None if shorter is None else (shorter, origin_of(run, spec.of_rounds(shorter.rounds)))
+    state = first_state(
+        run, resume=spec.resume, changed_source=spec.changed_source, earlier=earlier
+    )
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
@@ -295,7 +304,24 @@ def build_run(
         periods=periods,
         metrics=client_metrics(spec, hooks, context),
         scale=federation.scale,
+        saving=saving_of(spec, federation, judged),
     )
+
+
+def saving_of(spec: RunSpec, federation: Federation, judged: Tensor) -> Saving | None:
+    """What takes what is saved beside the result; None = nothing is to be.
+
+    Raises:
+        BadParameter: the predictions would be too many.
+    """
+    if not spec.keep.saved:
+        return None
+    samples = int(federation.held_out.sizes("test")[judged].sum())
+    refuse_too_many(spec.keep, samples, federation.held_out.y, federation.classes)
+    if federation.newcomers is not None:
+        count = len(federation.newcomers)
+        spec.say(f"of {count} clients that join after the last round nothing is saved")
+    return Saving(spec.keep, vocabulary(federation))
 
 
 def own_models(suite: Suite, context: RunContext) -> OwnModels | None:
@@ -486,30 +512,39 @@ def build_module(hooks: HookCaller, net: nn.Module, context: RunContext) -> Clie
         return hooks.client_module(net, context)
 
 
-def first_state(run: Run, *, resume: bool = False, changed_source: bool = False) -> State:
-    """State(0), from the merged answers of `setup`; or the checkpoint's, ledger and history too."""
+def first_state(
+    run: Run,
+    *,
+    resume: bool = False,
+    changed_source: bool = False,
+    earlier: tuple[Ended, Origin] | None = None,
+) -> State:
+    """State(0), from the merged answers of `setup`; or a checkpoint's, ledger and history too.
+
+    The checkpoint is the run's own, or that of an `earlier` run with fewer rounds.
+    """
     for message in run.hooks.overridden():
         run.services.warn(message)
     ranks, path = ProcessGroup.of(run.executor.workspace.fabric), run.checkpoint
     if path is not None and ranks.broadcast_object(resume and bool(generations(path))):
-        store, origin = run.services.store, run.origin
-        width, clients = run.context.layout.width, run.context.clients
-        fits = partial(expect_state, width=width, clients=clients)
-        state, ledger, history, messages, file = ranks.attempt(
-            lambda: load_checkpoint(path, store, origin, changed_source=changed_source, expect=fits)
-        )
-        if ranks.is_rank_zero and file != path:
+        found = ranks.attempt(lambda: loaded(run, path, run.origin, changed_source))
+        if ranks.is_rank_zero and found.file != path:
             path.unlink(missing_ok=True)  # damaged: it must not take the place of the whole one
-        run.ledger = run.services.ledger = ledger
-        run.history = history
-        if history.executor.startswith(FELL_BACK):
-            run.executor.leave_lanes("they failed in earlier rounds")
-        run.services.seconds.update(history.seconds)
-        run.services.drain()
-        for message in messages:
-            run.services.say(message)
-        return state
+        return resumed(run, found)
+    if earlier is not None:
+        ended, origin = earlier
+        found = ranks.attempt(lambda: loaded(run, ended.checkpoint, origin, changed_source))
+        goes_on = f"the checkpoint of the run of {ended.rounds} rounds ({ended.checkpoint})"
+        if found.history.rounds_read is False:
+            run.services.say(f"goes on at round {found.state.round + 1}, from {goes_on}")
+            return resumed(run, found)
+        run.services.say(
+            f"starts at round 1, as {run.origin.method} looks at the number of rounds, so the"
+            f" rounds of a longer run may be others: {goes_on} is not used"
+        )
+    rounds_read = run.services.rounds_read
     refuse_too_large(run)
+    run.services.rounds_read = rounds_read  # what a method needs is no number of a run
     count_scales(run)
     setup = run.hooks.setup(run.context)
     assert setup.models is not None and setup.membership is not None, "checked by the hooks"
@@ -542,6 +577,38 @@ def count_scales(run: Run) -> None:
         sums, scale = feature_scale.SUMS, feature_scale.SCALE
         ledger.send("up", everybody, sums, feature_scale.SCALARS[sums] * run.scaled)
         ledger.send("down", everybody, scale, feature_scale.SCALARS[scale] * run.scaled)
+
+
+def loaded(run: Run, path: Path, origin: Origin, changed_source: bool) -> Resumed:
+    """The checkpoint at a path, which must fit the run; errors as of `load_checkpoint`."""
+    width, clients = run.context.layout.width, run.context.clients
+    fits = partial(expect_state, width=width, clients=clients)
+    store = run.services.store
+    return load_checkpoint(path, store, origin, changed_source=changed_source, expect=fits)
+
+
+def resumed(run: Run, found: Resumed) -> State:
+    """Let a run go on from a checkpoint; its state."""
+    run.ledger = run.services.ledger = found.ledger
+    run.history = found.history
+    if found.history.executor.startswith(FELL_BACK):
+        run.executor.leave_lanes("they failed in earlier rounds")
+    run.services.seconds.update(found.history.seconds)
+    run.services.drain()
+    for message in found.messages:
+        run.services.say(message)
+    return found.state
+
+
+def origin_of(run: Run, spec: RunSpec) -> Origin:
+    """The origin of a run that differs from this one in the number of rounds alone."""
+    rounds = cohorts(spec.suite, run.seed, run.executor.samples, run.periods)
+    marks = run.marks.model_copy(
+        update={
+            "config": spec.fingerprint, "suite": spec.suite.hash(), "cohorts": _hash(rounds),
+        }
+    )  # fmt: skip
+    return replace(run.origin, marks=marks)
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:

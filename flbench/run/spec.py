@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.results.files import checkpoint_path, result_path
 from flbench.results.hashed_fields import hashed
+from flbench.results.kept_files import KeepOptions, last_checkpoint_path
 from flbench.results.schema import Result, Tuning
 from flbench.run.composition import MethodStack
 from flbench.suite import Suite, fingerprint
@@ -23,6 +24,7 @@ class RunSpec:
         resume: continue from the checkpoint, if there is one.
         changed_source: also if what computes has changed since; the result says so.
         force: recompute even if the result is there.
+        keep: what is kept beside the result.
     """
 
     suite: Suite
@@ -35,6 +37,7 @@ class RunSpec:
     resume: bool = False
     changed_source: bool = False
     force: bool = False
+    keep: KeepOptions = field(default_factory=KeepOptions)
     sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)
 
@@ -66,9 +69,17 @@ class RunSpec:
         return checkpoint_path(self.path)
 
     def lacking(self, result: Result) -> list[str]:
-        """The metrics that are asked for, and that a complete result of this run does not have."""
+        """The metrics and files that are asked for, and that a complete result does not have."""
         asked = [metric.label for metric in self.suite.metrics]
-        return [label for label in asked if label not in (result.client_metrics or {})]
+        lacking = [label for label in asked if label not in (result.client_metrics or {})]
+        lacking += [f"saved {kind}" for kind in self.keep.saved if kind not in (result.saved or {})]
+        if self.keep.checkpoint and not last_checkpoint_path(self.path).is_file():
+            lacking.append("a checkpoint")
+        return lacking
+
+    def of_rounds(self, rounds: int) -> RunSpec:
+        """The same run with another number of rounds."""
+        return replace(self, suite=self.suite.model_copy(update={"rounds": rounds}))
 
     @property
     def title(self) -> str:

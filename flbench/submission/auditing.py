@@ -26,6 +26,7 @@ from flbench.results.audits import (
     run_key,
 )
 from flbench.results.files import read_result
+from flbench.results.kept_files import said_of_saved
 from flbench.results.schema import Result
 from flbench.run.core_digest import core, same
 from flbench.submission.comparison import Part, compare
@@ -96,10 +97,12 @@ def verify_file(
     the data sets (`trust.refuse_outside`). For the rest see `replay`.
 
     Raises:
-        UserError: it contradicts itself, or would open something else; or it cannot be run here,
-            as its data or plugins are not there.
+        UserError: it contradicts itself or a file saved beside it, or would open something else; or
+            it cannot be run here, as its data or plugins are not there.
     """
     sound(path, result)
+    if text := said_of_saved(path, result):
+        say(f"{path}: {text}")
     refuse_outside(result, opened)
     wanted = rounds_to_play(result, rounds)
     began = time.monotonic()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
+from flbench.results.kept_files import KeepOptions
 
 if TYPE_CHECKING:
     from flbench.results.schema import Tuning
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from flbench.run.spec import RunSpec
     from flbench.suite import Suite
     from flbench.terminal.console import Console
+
+
+KEPT = {"models": "save-models", "predictions": "save-predictions", "checkpoint": "keep-checkpoint"}
+"""Field of `KeepOptions` -> the option by which a person sets it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class RunRequest:
         sinks: names of listeners, beside the console.
         metrics: metrics of each client beside those of the suites, as they are typed.
         tuning: how the settings were found, if they were searched for.
+        keep: what runs keep beside their results.
         offline: run each suite on its data set that needs no files (`Suite.offline_dataset`).
     """
 
@@ -57,6 +63,7 @@ class RunRequest:
     metrics: tuple[str, ...] = ()
     offline: bool = False
     changed_source: bool = False
+    keep: KeepOptions = field(default_factory=KeepOptions)
 
     @property
     def root(self) -> Path:
@@ -68,7 +75,7 @@ class RunRequest:
     def to_json(self) -> str:
         """The request as text, for another process."""
         table = {one.name: getattr(self, one.name) for one in fields(self)}
-        table["engine"] = asdict(self.engine)
+        table |= {"engine": asdict(self.engine), "keep": asdict(self.keep)}
         table["tuning"] = None if self.tuning is None else self.tuning.model_dump()
         return json.dumps(table, default=str)
 
@@ -83,6 +90,7 @@ class RunRequest:
         table["data_root"] = None if table["data_root"] is None else Path(table["data_root"])
         table["out"] = Path(table["out"])
         table["engine"] = EngineOptions(**table["engine"])
+        table["keep"] = KeepOptions(**table["keep"])
         table["tuning"] = None if table["tuning"] is None else Tuning(**table["tuning"])
         return cls(**table)
 
@@ -266,6 +274,7 @@ def _spec(
         resume=request.resume,
         changed_source=request.changed_source,
         force=request.force,
+        keep=request.keep,
         sinks=tuple(sinks.items()),
         say=say,
     )
@@ -329,6 +338,7 @@ def _arguments(request: RunRequest) -> Iterator[str]:
             yield from (f"--{name.replace('_', '-')}", str(given))
     flags = {"offline-data": request.offline}
     flags |= {key: value for key, value in engine.items() if isinstance(value, bool)}
+    flags |= {KEPT[key]: value for key, value in vars(request.keep).items()}
     flags |= {"force": request.force, "resume": request.resume}
     flags["changed-source"] = request.changed_source
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)

@@ -28,11 +28,12 @@ from flbench.core.parameters import checked, parse
 from flbench.errors import BadParameter, Diverged, Interrupted, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded, refuse_unwritable, write_atomically
+from flbench.results.kept_files import KeepOptions
 from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
 from flbench.suite import LARGEST, fingerprint
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
-from flbench.sweeps.request import Cell, RunRequest, concerns, resolve, written
+from flbench.sweeps.request import KEPT, Cell, RunRequest, concerns, resolve, written
 from flbench.sweeps.sweep import Launch, run_missing
 
 if TYPE_CHECKING:
@@ -100,8 +101,11 @@ def run_study(
     mark = f"-{fingerprint(asked)}" if any(asked.values()) else ""
     target = request.out / "studies" / f"{stem}{mark}.json"
     is_grid = isinstance(study, Path)
-    if not is_grid and (request.metrics or request.force):
-        raise UserError(f"study '{name}' is a measurement, no grid: drop --metric and --force")
+    if not is_grid and (request.metrics or request.force or request.keep != KeepOptions()):
+        options = ", ".join(f"--{one}" for one in KEPT.values())
+        raise UserError(
+            f"study '{name}' is a measurement, no grid: drop --metric, --force, {options}"
+        )
     refuse_unwritable(target)
 
     def keep(rows: StudyTable) -> None:

@@ -16,7 +16,7 @@ import torch
 from made_results import page
 from mentions import mention, mentioning, mentions
 from torch import nn
-from toy import Play, bad, composition, toy_dataset, toy_suite
+from toy import Play, Typed, bad, composition, toy_dataset, toy_suite
 
 import flbench as fl
 from flbench.cli.main import main
@@ -346,3 +346,36 @@ def test_a_run_without_a_checkpoint_has_nothing_to_go_on_with(tmp_path: Path) ->
     assert "flbench run --plugin ifca --suite iid --seed 0 --resume" in how_to_go_on(
         checkpoint, request
     )
+
+
+@pytest.mark.slow
+def test_what_runs_keep_is_typed_and_verified(typed: Typed, tmp_path: Path) -> None:
+    """`run` saves and keeps, `verify` looks at it, more rounds follow, and so does a study."""
+    quick = ("--set", "clients=10", "--set", "local.epochs=1", "--executor", "sequential")
+    args = ("run", "-p", "fedavg", "-s", "iid", *quick, "--rounds")
+    keep = ("--save-models", "--save-predictions", "--keep-checkpoint")
+    code, _, errors = typed(*args, "1", *keep)
+    assert code == 0, errors
+    (file,) = Path("flbench-results").rglob("seed-0.json")
+    code, _, errors = typed("verify", str(file))
+    assert (code, errors.count("as the run wrote it")) == (0, 2), errors
+    code, _, errors = typed(*args, "2", "--resume")
+    assert code == 0, errors
+    assert mentions(errors, "round 2", "1 rounds")
+    saved = file.with_name("seed-0.models.safetensors")
+    saved.write_bytes(b"another")
+    code, _, errors = typed("verify", str(file))
+    assert (code, mentions(errors, saved.name, "SHA-256")) == (1, True)
+    code, _, errors = typed(*args, "1", *keep)
+    assert mentions(errors, "--force", "complete")
+    grid = tmp_path / "mine.toml"
+    grid.write_text(
+        'summary = "one cell"\nsuites = ["iid"]\nmethods = ["fedavg"]\ncolumns = ["ece"]\n'
+        'settings = {clients = 10, "local.epochs" = 1, rounds = 1}\n'
+    )
+    code, _, errors = typed("study", "mine.toml", *keep, "--out", "studied")
+    assert code == 0, errors
+    names = sorted(path.name for path in Path("studied").rglob("seed-0.*.safetensors"))
+    assert names == [f"seed-0.{kind}.safetensors" for kind in ("last", "models", "predictions")]
+    code, _, errors = typed("study", "influence-cost", "--save-models")
+    assert (code, mentions(errors, "influence-cost", "--save-models")) == (1, True)

@@ -41,7 +41,7 @@ from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.federation.pooled import Pooled
 from flbench.metrics import ClientValues, Measurements, computed, is_taken, measured, metrics_of
 from flbench.results.schema import VOLATILE
-from flbench.run.rounds import run_rounds
+from flbench.run.rounds import round_context, run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import Component, load_suite, metric_of
 
@@ -238,6 +238,57 @@ def test_tokens_are_samples() -> None:
     metrics = one(*BUILT_IN)
     text = THREE[:2].reshape(1, 2, 2), LABELS[:2].reshape(1, 2)
     assert valued(metrics, text) == valued(metrics, (THREE[:2], LABELS[:2]))
+
+
+# --- on the test samples of all clients ---------------------------------------------------------
+
+
+def test_accuracy_on_common_samples_by_hand() -> None:
+    """Two of three are right; a token without a label does not count."""
+    found = valued(one("common-accuracy"), (THREE, LABELS))
+    assert found == {"common-accuracy": pytest.approx(2 / 3)}
+    text = THREE.reshape(1, 3, 2), torch.tensor([[0, -100, 1]])
+    assert valued(one("common-accuracy"), text)["common-accuracy"] == 0.5
+    both = one("auroc", "common-accuracy")
+    assert (both.own and both.own.labels, both.common and both.common.labels) == (
+        ["auroc"],
+        ["common-accuracy"],
+    )
+    assert one("auroc").common is None
+    assert one("common-accuracy").own is None
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+@pytest.mark.parametrize(("method", "settings"), [("local-only", {}), ("apfl", {}), ("ditto", {})])
+def test_each_clients_model_is_asked_on_the_samples_of_all(
+    method: str, settings: dict[str, Any], executor: str, play_toy: Play
+) -> None:
+    """Its accuracy on them is the mean of its accuracies on the clients', weighted by samples."""
+    asked = {"metrics": ("ece", "common-accuracy"), "executor": executor, "not_judged": [2]}
+    played = play_toy(method, settings=settings, **asked)
+    found = (played.result.client_metrics or {})["common-accuracy"]
+    run, space = played.run, played.run.executor.workspace
+    context = round_context(run, played.state.round)
+    personal = run.hooks.personalise(played.state, context.everybody, context)
+    judged = [0, 1, 3, 4, 5]
+    pooled = Pooled.of(run.held_out, "test", torch.tensor(judged))
+    for client in judged:
+        row = personal.models(played.state)[client]
+        received = {name: tensor[client] for name, tensor in personal.extras.items()}
+        sums = evaluate_model(space, row, pooled, received).sums.sum(dim=0)
+        assert found.values[client] == pytest.approx(float(sums[1] / sums[2]), abs=1e-6)
+    assert found.values[2] is None
+    assert found.higher_is_better is True
+    assert len({*found.values}) > 2, "models differ"
+
+
+def test_one_model_for_all_has_the_accuracy_over_all_samples(play_toy: Play) -> None:
+    played = play_toy("fedavg", metrics=("common-accuracy",), eval_every=2)
+    summary, curves = played.result.summary, played.result.curves
+    assert summary["common-accuracy_mean"] == pytest.approx(summary["accuracy_micro"], abs=1e-6)
+    assert summary["common-accuracy_std_clients"] == 0
+    assert [value is None for value in curves["common-accuracy"]] == [True, False, False]
+    assert played.job.suite.hash() == play_toy("fedavg", eval_every=2).job.suite.hash()
 
 
 # --- in a run ----------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def older(table: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**rest, "schema_version": 2, **changes}
 
 
-RARE = {"client_metrics", "energy", "own", "source_changes", "suite_plugins", "task"}
+RARE = {"client_metrics", "energy", "own", "saved", "source_changes", "suite_plugins", "task"}
 """Keys that a file has only where there is something to say."""
 
 
@@ -121,7 +121,7 @@ def test_canonical_text_is_sorted_in_depth(result: Result) -> None:
 def test_two_runs_of_the_same_thing_differ_in_the_volatile_keys_only(
     result: Result, play_toy: Play
 ) -> None:
-    same = {"seconds": {}, "environment": {}, "energy": None}
+    same = {"seconds": {}, "environment": {}, "energy": None, "saved": None}
     again = play_toy("fedavg").result
     assert {*same, "digest"} == set(VOLATILE)
     one, other = (r.model_copy(update=same).canonical() for r in (result, again))

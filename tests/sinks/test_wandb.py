@@ -141,6 +141,7 @@ MEASURED |= {
     "energy",
     "notes",
     "own",
+    "saved",
     "warnings",
     "seconds",
     "source_changes",

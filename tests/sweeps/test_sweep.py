@@ -37,6 +37,7 @@ from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.kept_files import KeepOptions
 from flbench.results.schema import Tuning
 from flbench.run.run_folder import held
 from flbench.sweeps import sweep
@@ -304,6 +305,7 @@ def test_a_request_survives_as_text_and_as_a_command() -> None:
         ("fedavg", "pfedlia+fedavgm"), ("iid",), (0, 1), dict(zip("abcde", VALUES, strict=False)),
         "flis", 3, "digits", Path("a root"), Path("an out"), engine, True, True, ("csv",),
         metrics=("f1", "auroc:average=weighted"), changed_source=True,
+        keep=KeepOptions(models=True, predictions=True, checkpoint=True),
     )  # fmt: skip
     assert request_of(shlex.split(command(asked))[2:]) == asked
     tuning = Tuning(budget=3, tried=2, seeds=[1000], score="accuracy_validation")

@@ -28,6 +28,7 @@ from flbench.engine.model_evaluation import (
     chunk,
     confidences,
     load,
+    of_clients,
     sums_of,
     values_of,
 )
@@ -282,7 +283,14 @@ def on_their_own_samples(
     clients = [len(pool.lengths) for pool in lanes.pools]
     sums = sums_of(measured, pooled).cpu().split(clients)
     values = values_of(stream, pooled).split(clients)
-    return [Judged(*parts) for parts in zip(sums, calibration, values, strict=True)]
+    pools = zip(lanes.pools, logits.split([len(pool.y) for pool in lanes.pools]), strict=True)
+    outputs = [_outputs(judging, *pair) for pair in pools]
+    return [Judged(*parts) for parts in zip(sums, calibration, values, outputs, strict=True)]
+
+
+def _outputs(judging: Judging, pooled: Pooled, logits: Tensor) -> Tensor | None:
+    """The logits of a model's samples, one client after the other, if they are kept."""
+    return of_clients(logits.cpu(), pooled) if judging.keeps_outputs else None
 
 
 def _call(space: Workspace, names: Sequence[str], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
