@@ -141,7 +141,7 @@ def test_a_whole_data_set_runs_as_the_suite_says(tmp_path: Path) -> None:
     asked = job_of(tmp_path, said)
     for name in ("toy", "toys[a,b]", "other"):
         job, _ = resolve_dataset(asked, giving(domains(2, name)))
-        assert job is asked
+        assert job == asked
     assert said == []
 
 
