@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flbench.datasets.files import damaged
+from flbench.datasets.files import damaged, narrowed
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.errors import UserError
 
@@ -52,6 +53,8 @@ TRUTHS = frozenset(("true", "false", "yes", "no", "t", "f", "y", "n"))
 """Words for 1 and 0, in small letters."""
 PART_FLAG = re.compile(r"(is|in)_?(train|test|val|valid)(ing|ation)?(_?set)?", re.IGNORECASE)
 """The name of a column that says whether a row is in a part, such as `is_test`."""
+FOLDS = re.compile(r"(cv|k)?[ _-]?folds?([ _-]?(id|nr|no|number))?|splits?", re.IGNORECASE)
+"""The name of a column that says in which of several parts a row is."""
 ROW_WORDS = ("", "row", "sample", "record", "case", "data", "df", "level", "unnamed")
 """What may stand before INDEX_WORDS in such a name."""
 
@@ -138,8 +141,9 @@ def _numbers(path: Path, columns: Mapping[str, Sequence[object]]) -> Targets:
                     path, f"column '{column}' is {value!r:.40} in row {row}: expected a finite"
                     " number such as 1234.5"
                 )  # fmt: skip
-        table.append([as_number(value) for value in values])
-    y = torch.tensor(table, dtype=torch.float32).T.contiguous()
+        exact = np.array([as_number(value) for value in values])
+        table.append(torch.from_numpy(narrowed(path, f"column '{column}'", exact)))
+    y = torch.stack(table, dim=1)
     return Targets(y[:, 0] if len(table) == 1 else y, len(table), tuple(columns))
 
 
@@ -149,12 +153,24 @@ def _labels(path: Path, columns: Mapping[str, Sequence[object]]) -> Targets:
         return _labels_by_column(path, columns)
     ((column, values),) = columns.items()
     refuse_missing(path, column, values, "label")
-    held = [_words(value) for value in values]
+    held = [_words(path, column, row, value) for row, value in enumerate(values, 1)]
     names = sorted({name for words in held for name in words}, key=_in_order)
     if len(names) < 2:
         raise damaged(
             path, f"column '{column}' holds {len(names)} labels: expected words between ; such as"
             f" red;round, or several columns of 0 and 1, as in label=red,round; {NONE} = no label"
+        )  # fmt: skip
+    if pair := written_twice(names):
+        raise damaged(
+            path, f"column '{column}' has the labels '{pair[0]}' and '{pair[1]}', which are one"
+            " label written in two ways: write one of them"
+        )  # fmt: skip
+    texts = [value for value in values if isinstance(value, str)]
+    other = next((value for value in texts if re.search(r"[,|]", value)), None)
+    if other is not None and not any(";" in value for value in texts):
+        raise damaged(
+            path, f"column '{column}' has the label '{other:.40}', and no {';'!r} anywhere:"
+            " expected labels between ; such as red;round"
         )  # fmt: skip
     place = {name: at for at, name in enumerate(names)}
     y = torch.zeros(len(values), len(names), dtype=torch.int64)
@@ -179,11 +195,19 @@ def _labels_by_column(path: Path, columns: Mapping[str, Sequence[object]]) -> Ta
     )
 
 
-def _words(value: object) -> set[str]:
-    """The labels that a cell names: words between ;, or the entries of a list."""
+def _words(path: Path, column: str, row: int, value: object) -> set[str]:
+    """The labels that a cell names: words between ;, or the entries of a list.
+
+    Raises:
+        UserError: one of them is missing.
+    """
     parts = value if isinstance(value, list | tuple) else str(value).split(";")
-    words = {str(part).strip() for part in parts}
-    return words - {"", NONE}
+    if gone := [part for part in parts if part != "" and is_missing(part)]:
+        raise damaged(
+            path, f"column '{column}' has a label in row {row} that is missing ({gone[0]!r}): fill"
+            f" it in, or leave it out; {NONE} = no label"
+        )  # fmt: skip
+    return {str(part).strip() for part in parts} - {"", NONE}
 
 
 def _in_order(name: str) -> tuple[float, str]:
@@ -271,23 +295,40 @@ def groups_of(
 
 
 def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
-    """Two names that mean the same: but for capitals (of more than a letter), or as truth values.
+    """Two names that mean the same: as numbers, truth values, or but for how they are written.
+
+    Capitals (of more than a letter), signs that are not seen, and accents as signs of their own.
 
     Example:
         >>> written_twice(["No", "Yes", "no"]), written_twice(["0", "1", "False", "True"])
         (('No', 'no'), ('0', 'False'))
         >>> written_twice(["A", "a"]), written_twice(["0", "1", "A"])
         (None, None)
+        >>> written_twice(["1", "1.0", "A"]), written_twice(["B", "caf\u00e9", "cafe\u0301"])
+        (('1', '1.0'), ('caf\u00e9', 'cafe\u0301'))
     """
     known: dict[str, str] = {}
+    numbers: dict[float, str] = {}
     for name in names:
-        first = known.setdefault(name.casefold(), name)
-        if first is not name and len(name) > 1:
+        plain = _plain(name)
+        first = known.setdefault(plain.casefold(), name)
+        if first is not name and (len(name) > 1 or plain == _plain(first)):
             return first, name
+        number = as_number(plain)
+        if number is not None and math.isfinite(number):
+            first = numbers.setdefault(number, name)
+            if first is not name:
+                return first, name
     digits, truths = ([one for one in known if one in few] for few in (("0", "1"), TRUTHS))
     if digits and truths and len(digits) + len(truths) == len(known):
         return known[digits[0]], known[truths[0]]
     return None
+
+
+def _plain(name: str) -> str:
+    """A name without signs that are not seen, in the composed form of Unicode."""
+    seen = (sign for sign in name if unicodedata.category(sign) not in ("Cf", "Cc"))
+    return unicodedata.normalize("NFKC", "".join(seen)).strip()
 
 
 def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
@@ -318,12 +359,21 @@ def part_in(name: str, values: Sequence[str]) -> str:
     Example:
         >>> [bool(part_in(name, ["0", "1"])) for name in ("is_test", "inTrain", "is_tested_often")]
         [True, True, False]
+        >>> bool(part_in("kfold", list("123"))), bool(part_in("Client", list("ab")))
+        (True, True)
     """
     words = sorted({value for value in values if not is_missing(value)})
     if words and (parts_of(words) or len(words_for_parts(words)) == len(words)):
         return f"it says {', '.join(words)}: if these are the parts, name it split"
     if PART_FLAG.fullmatch(name) and len(words) == 2:
         return "its name says in which part a row is: name it split, and write train and test"
+    if FOLDS.fullmatch(name):
+        return (
+            "its name says in which part a row is: for one test part, name it split, and write"
+            " train and test"
+        )
+    if name.strip().lower() == "client":
+        return "its name says whose row it is: name it client, in small letters"
     return ""
 
 

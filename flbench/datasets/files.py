@@ -19,6 +19,7 @@ from torch import Tensor
 
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, MissingData, UserError
+from flbench.results.files import read_bounded
 
 SIGNED = (0.5,), (0.5,)
 """Mean and standard deviation that scale 0..1 to -1..1, where no other scale is published."""
@@ -131,6 +132,87 @@ def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
     return pixels
 
 
+PACKED = {
+    b"\x1f\x8b": "a gzip file: unpack it with gunzip",
+    b"PK\x03\x04": "a zip file or a workbook: unpack it, or save its sheet as CSV UTF-8",
+    b"\xd0\xcf\x11\xe0": "a workbook: save its sheet as CSV UTF-8",
+    b"PAR1": "a parquet file: read its folder with hub:FOLDER, or save it as CSV",
+}
+"""What files of other kinds begin with, what they are and what to do."""
+OTHER_TEXT = (
+    "; a text of another encoding is converted by iconv -f ENCODING -t UTF-8, where ENCODING is"
+    " WINDOWS-1252, UTF-16, ..."
+)
+
+
+def no_file(path: Path) -> MissingData:
+    """The error where a file is expected, and there is none, or a folder."""
+    what = f"{path} is a folder, expected a file" if path.is_dir() else f"there is no file {path}"
+    return MissingData(what)
+
+
+def text_in(path: Path, most: int) -> str:
+    """The text of a file in UTF-8 of at most `most` bytes; lines end as on Linux.
+
+    Raises:
+        UserError: it is something else; says what to do.
+    """
+    content = read_bounded(path, most)
+    if known := next((what for start, what in PACKED.items() if content.startswith(start)), None):
+        raise damaged(path, f"it is {known}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise damaged(path, f"expected UTF-8 text: {error}{OTHER_TEXT}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def narrowed(path: Path, what: str, array: np.ndarray) -> np.ndarray:
+    """Numbers, shape (m, ...), as float32.
+
+    Raises:
+        UserError: float32, which has 24 bits, cannot tell the values of a column from each other:
+            the error of rounding is over a thousandth of their deviation.
+    """
+    with np.errstate(over="ignore"):  # what is too large is infinite then
+        single = array.astype(np.float32)
+    if array.dtype.itemsize < 4 or array.dtype == np.float32 or array.ndim > 2 or not array.size:
+        return single
+    exact = array.astype(np.float64)
+    if not np.isfinite(exact).all() or not np.isfinite(single).all():
+        return single  # refused by who asks
+    scale = np.abs(exact).max(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    lost = np.abs(exact - single).max(axis=0) / scale > 1e-3 * (exact / scale).std(axis=0)
+    lost &= (exact != exact[:1]).any(axis=0)
+    if lost.any():
+        column = int(np.flatnonzero(np.atleast_1d(lost))[0])
+        values = exact if exact.ndim == 1 else exact[:, column]
+        place = "" if exact.ndim == 1 else f", column {column},"
+        raise damaged(
+            path, f"{what}{place} holds numbers from {values.min():.17g} to {values.max():.17g},"
+            " which float32 cannot tell from each other: subtract their mean first"
+        )  # fmt: skip
+    return single
+
+
+def refuse_row_numbers(path: Path, what: str, x: Tensor) -> None:
+    """Refuse samples, shape (m, d), of which a column numbers the rows, in any order.
+
+    Raises:
+        UserError: one does; it says where a sample is, which is no feature.
+    """
+    if x.ndim != 2 or x.shape[1] < 2 or len(x) < 8:
+        return
+    low = x.amin(dim=0)
+    for column in torch.nonzero(x.amax(dim=0) - low == len(x) - 1)[:, 0].tolist():
+        if torch.equal(x[:, column].sort().values - low[column], torch.arange(len(x)).to(x.dtype)):
+            raise damaged(
+                path, f"column {column} of {what} numbers the rows, and is no feature: leave it"
+                f" out, as numpy.delete(x, {column}, axis=1) does"
+            )  # fmt: skip
+
+
 def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarray]:
     """The arrays of an `.npz` file, or those of them that `keys` names.
 
@@ -139,7 +221,7 @@ def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarr
         UserError: it is not an `.npz` file, or holds something else than numbers and text.
     """
     if not path.is_file():
-        raise MissingData(f"there is no file {path}")
+        raise no_file(path)
     try:
         with path.open("rb") as stream:
             stored = np.load(stream, allow_pickle=False)
@@ -182,7 +264,13 @@ def whole_numbers(
         got = f"{array.dtype} {array.shape}"
         more = "; to predict numbers, add ?task=numbers" if array.dtype.kind == "f" else ""
         more = more or ("; for labels of 0 and 1, add ?task=labels" if array.ndim == 2 else "")
-        more = more if key.startswith("y") and path.suffix == ".npz" else ""
+        if array.shape == (count, 1):
+            more = f"; type {key}[:, 0]"
+        elif array.dtype.kind in "bSU" and array.shape == (count,):
+            more = f"; type numpy.unique({key}, return_inverse=True)[1]"
+        elif array.ndim == 1 and len(array) != count:
+            more = f": expected one for each of the {count} samples"
+        more = more if key.startswith(("y", "domains")) and path.suffix == ".npz" else ""
         raise damaged(path, f"{key} must be {count} whole numbers, got {got}{more}")
     numbers = torch.from_numpy(array.astype(np.int64))
     if limit is not None and not 0 <= numbers.min() <= numbers.max() < limit:
@@ -220,7 +308,9 @@ def tokens_or_numbers(path: Path, what: str, array: np.ndarray, kind: str | None
         )  # fmt: skip
     if kind == "tokens" and negative:
         raise damaged(path, f"{what} are no tokens, as one is {array.min()}: expected 0 or more")
-    return torch.from_numpy(array.astype(np.int64 if kind == "tokens" else np.float32))
+    if kind == "tokens":
+        return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(narrowed(path, what, array))
 
 
 def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:

@@ -20,13 +20,15 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.columns import groups_of, targets_of
+from flbench.datasets.columns import groups_of, refuse_missing, targets_of
 from flbench.datasets.files import (
     SIGNED,
     asked_kind,
     damaged,
     folder_and_size,
     in_range,
+    narrowed,
+    refuse_row_numbers,
     tokens_or_numbers,
 )
 from flbench.datasets.images import as_array, stacked
@@ -87,6 +89,10 @@ def hub(root: Path, argument: str) -> Dataset:
     for asked in (*targets, client, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
+    same_columns(
+        name, {split: splits[split] for split in [*train, *tested]},
+        [asked for asked in (*targets, client, x) if asked is not None],
+    )  # fmt: skip
     values = [value for part in parts for value in part[x]]
     samples = as_samples(name, x, values, options, kind)
     columns_of_targets = {
@@ -104,10 +110,43 @@ def hub(root: Path, argument: str) -> Dataset:
     test = torch.arange(len(y)) >= sizes if tested else None
     data = Dataset(
         f"hub:{argument}", samples, y, found.count, domains, test,
-        label_names=found.names, domain_names=clients, notes=tuple(notes), keeps_test=True,
+        label_names=(
+            names_of(parts[0], targets[0], found.names) if task == "classes" else found.names
+        ), domain_names=clients, notes=tuple(notes), keeps_test=True,
         task=task,
     )  # fmt: skip
-    return by_time(data, samples.numpy()) if samples.ndim < 4 else data
+    data = by_time(data, samples.numpy()) if samples.ndim < 4 else data
+    if data.gap is None and samples.is_floating_point():
+        refuse_row_numbers(Path(name), f"column '{x}'", samples)
+    return data
+
+
+def same_columns(name: str, splits: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """All splits have the columns, with labels numbered alike.
+
+    Raises:
+        UserError: one has not.
+    """
+    first, *others = splits.items()
+    for split, part in others:
+        for column in columns:
+            if column not in part.column_names:
+                raise damaged(
+                    Path(name), f"split {split} has no column '{column}', as {first[0]} has, but"
+                    f" {', '.join(part.column_names)}: give its columns the same names"
+                )  # fmt: skip
+            names = [getattr(one.features[column], "names", None) for one in (first[1], part)]
+            if names[0] != names[1]:
+                raise damaged(
+                    Path(name), f"column '{column}' numbers its labels in another way in split"
+                    f" {split} ({names[1]}) than in {first[0]} ({names[0]}): cast one of them"
+                )  # fmt: skip
+
+
+def names_of(part: Any, column: str, found: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ANN401 - a split
+    """The names of labels, as the library has them where they are numbered."""
+    names = getattr(part.features[column], "names", None)
+    return tuple(names[int(number)] for number in found) if names else found
 
 
 def named_labels(part: Any, column: str, values: list[Any]) -> list[Any]:  # noqa: ANN401 - a split
@@ -202,13 +241,16 @@ def as_samples(
 
     Lists of tokens stay whole numbers.
     """
+    refuse_missing(Path(name), column, values, "sample")
     if hasattr(values[0], "getbands"):
         return pictures(name, column, values, options.get("size"))
     try:
         table = np.stack([np.asarray(value) for value in values])
         if table.ndim == 2 and table.dtype.kind in "iu":
             return tokens_or_numbers(Path(name), f"column '{column}'", table, kind)
-        table = table.astype(np.float32)
+        if table.dtype.kind not in "biuf":
+            table = table.astype(np.float32)
+        table = narrowed(Path(name), f"column '{column}'", table)
     except (ValueError, TypeError) as error:
         raise damaged(
             Path(name), f"column '{column}' must hold images or numbers of one shape: {error}"

@@ -15,7 +15,7 @@ from torch import Tensor
 from flbench.datasets.columns import written_twice
 from flbench.datasets.files import Pixels, damaged
 from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, stacked
-from flbench.datasets.parts import part_of, parts_of, words_for_parts
+from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.errors import MissingData, UserError
 
 MASKS = frozenset(("mask", "masks", "annotation", "annotations", "segmentation", "segmentations"))
@@ -45,7 +45,8 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
         UserError: some folders hold images and others hold folders.
     """
     if not folder.is_dir():
-        raise MissingData(f"there is no folder {folder}")
+        got = f"{folder} is a file, expected a folder" if folder.exists() else ""
+        raise MissingData(got or f"there is no folder {folder}")
     words = parts_of(names(folder))
     if not words:
         no_parts(folder, names(folder))
@@ -53,6 +54,7 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
     found = []
     for part in sorted(words, key=lambda word: (order[words[word]], word)) or [""]:
         base = folder / part
+        no_strays(base)
         no_parts(base, names(base))
         deep = [child for child in names(base) if names(base / child)]
         if deep and len(deep) < len(names(base)):
@@ -61,6 +63,7 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
                 f"{base} mixes <class>/ and <domain>/<class>/: {deep[0]} has folders, {flat} none"
             )
         for domain in deep or [""]:
+            no_strays(base / domain)
             no_parts(base / domain, names(base / domain))
             for kind in names(base / domain):
                 files = images(base / domain / kind)
@@ -70,6 +73,19 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
     if not found:
         raise MissingData(f"{folder} has no folder of images per class")
     return found
+
+
+def no_strays(folder: Path) -> None:
+    """Refuse pictures beside the folders of classes, which would be left out.
+
+    Raises:
+        UserError: there are such.
+    """
+    if strays := images(folder):
+        raise damaged(
+            folder, f"{strays[0].name} lies beside folders: expected each picture in the folder of"
+            " its class, as in FOLDER/CLASS/*.png; move it, or take it away"
+        )  # fmt: skip
 
 
 def no_parts(folder: Path, names: list[str]) -> None:
@@ -159,8 +175,9 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
     domains = ordered(domain for _, domain, _, _ in rows)
     refuse_names(folder, classes, domains)
     y = torch.tensor([classes.index(row[2]) for row in rows])
-    test = torch.tensor([part_of(row[0]) == "test" for row in rows]) if rows[0][0] else None
-    joined = sorted({row[0] for row in rows if part_of(row[0]) == "validation"})
+    parts = parts_of({row[0] for row in rows})
+    test = torch.tensor([parts[row[0]] == "test" for row in rows]) if parts else None
+    joined = sorted(word for word, part in parts.items() if part == "validation")
     notes = tuple(f"the images of {word}/ are in the training part" for word in joined)
     if domains == [""]:
         return FolderImages(Pixels(x, y, test), classes, [], None, notes)

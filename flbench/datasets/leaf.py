@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import damaged, folder_and_size
+from flbench.datasets.files import damaged, folder_and_size, narrowed, refuse_row_numbers
 from flbench.datasets.parts import words_for_parts
 from flbench.datasets.windows import by_time
 from flbench.errors import MissingData, UserError
@@ -58,7 +58,7 @@ def leaf(root: Path, argument: str) -> Dataset:
     if not parts[0]:
         raise MissingData(
             f"data set 'leaf:{argument}' expects train/*.json and test/*.json, or all_data/*.json,"
-            f" in {home}"
+            f" in {home}, got {_listing(home)}"
         )
     samples: list[Any] = []
     owners: list[set[str]] = []
@@ -104,6 +104,13 @@ def leaf(root: Path, argument: str) -> Dataset:
         return data
     data = by_time(data, torch.cat([x, y[:, None]], dim=1).numpy())
     return data if data.gap is not None else replace(data, gap=1)  # by the label
+
+
+def _listing(home: Path) -> str:
+    """What is in a folder, in a few words."""
+    if not home.is_dir():
+        return "a file" if home.exists() else "no such folder"
+    return ", ".join(sorted(path.name for path in home.iterdir())[:5]) or "nothing"
 
 
 def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
@@ -161,7 +168,7 @@ def _flat(nested: Any) -> Iterable[Any]:  # noqa: ANN401 - as JSON holds it
 def numbers(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, Tensor, int]:
     """Lists of numbers and whole labels: x (m, ...), float32, y (m,) in 0..C-1, and C."""
     try:
-        x = np.array(samples, dtype=np.float32)
+        x = narrowed(home, "its samples", np.array(samples, dtype=np.float64))
         y = np.array(labels, dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
         raise damaged(
@@ -171,6 +178,7 @@ def numbers(home: Path, samples: list[Any], labels: list[Any]) -> tuple[Tensor, 
         raise damaged(home, f"samples must be lists of finite numbers, got shape {x.shape}")
     if (y != y.round()).any() or y.min() < 0 or y.max() >= 2**20:
         raise damaged(home, f"labels must be whole numbers from 0, got {y.min():g}..{y.max():g}")
+    refuse_row_numbers(home, "its samples", torch.from_numpy(x))
     return torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), int(y.max()) + 1
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
@@ -235,7 +236,27 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
         found.append(("features", _some(data.features)))
     if not data.x.is_floating_point():
         found.append(("tokens", f"{int(data.x.min())} to {int(data.x.max())}"))
-    return [*found, ("tested", _tested(data)), *(("note", note) for note in data.notes)]
+    notes = (*data.notes, *_doubts(data))
+    return [*found, ("tested", _tested(data)), *(("note", note) for note in notes)]
+
+
+def _doubts(data: Dataset) -> list[str]:
+    """What makes a number on a person's test part say less: rows and classes of one part only."""
+    if not data.keeps_test or data.test is None:
+        return []
+    found, test = [], data.test.numpy()
+    rows = data.x.reshape(len(data.x), -1).numpy()
+    keys = np.array([hash(row.tobytes()) for row in rows])
+    if again := int(np.isin(keys[test], keys[~test]).sum()):
+        found.append(f"{again:,} of {test.sum():,} test samples are training samples too, equal x")
+    if data.task == "classes" and data.y.ndim == 1:
+        y = data.y.numpy()
+        new = np.setdiff1d(y[test], y[~test]).tolist()
+        if new:
+            named = [data.label_names[one] if data.label_names else str(one) for one in new]
+            count = int(np.isin(y[test], new).sum())
+            found.append(f"nobody trains on {_some(named)}: {count:,} test samples have that label")
+    return found
 
 
 def targets(data: Dataset) -> list[tuple[str, str]]:

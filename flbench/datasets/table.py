@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl
@@ -53,11 +53,11 @@ from flbench.datasets.columns import (
     refused_ids,
     targets_of,
 )
-from flbench.datasets.files import damaged
+from flbench.datasets.files import damaged, no_file, text_in
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.datasets.windows import by_time
-from flbench.errors import BadParameter, MissingData
-from flbench.results.files import read_bounded, user_path
+from flbench.errors import BadParameter
+from flbench.results.files import user_path
 from flbench.tasks import TASKS, TaskName
 
 LARGEST = 2**31
@@ -82,7 +82,7 @@ def table(root: Path, argument: str) -> Dataset:
     name, options = asked(argument)
     path = user_path(name)
     if not path.is_file():
-        raise MissingData(f"there is no file {path}")
+        raise no_file(path)
     columns = read(path, options.get("separator", ","))
     targets = listed(options, "label") or [LABEL]
     for one in targets:
@@ -206,7 +206,7 @@ def listed(options: dict[str, str], option: str) -> list[str]:
 def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     """The columns of a file by name, texts without spaces around them."""
     try:
-        text = read_bounded(path, LARGEST).decode("utf-8-sig")
+        text = text_in(path, LARGEST)
         lines = csv.reader(io.StringIO(text), strict=True, delimiter=separator)
         head, *rows = [row for row in lines if row] or [[]]
     except (ValueError, TypeError, csv.Error) as error:
@@ -246,11 +246,21 @@ def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, 
     moments: list[float] | None = numbers_of(columns[when])
     if moments is None:
         try:
-            moments = [datetime.fromisoformat(value).timestamp() for value in columns[when]]
+            dates = [datetime.fromisoformat(value) for value in columns[when]]
         except ValueError as error:
             raise damaged(
                 path, f"column '{when}' must hold numbers or dates such as 2026-11-28: {error}"
             ) from None  # fmt: skip
+        zones = [date.tzinfo is not None for date in dates]
+        if len({*zones}) > 1:
+            here, there = zones.index(True), zones.index(False)
+            raise damaged(
+                path, f"column '{when}' has a time zone in row {here + 1}"
+                f" ('{columns[when][here]}') and none in row {there + 1}"
+                f" ('{columns[when][there]}'): write all times with one, or all without"
+            )  # fmt: skip
+        start = datetime(1970, 1, 1, tzinfo=UTC if zones[0] else None)
+        moments = [(date - start).total_seconds() for date in dates]
     order = np.argsort(moments, kind="stable").tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 

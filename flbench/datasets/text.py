@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.files import Found, absent, present
+from flbench.datasets.files import Found, absent, present, text_in
 from flbench.datasets.parts import words_for_parts
 from flbench.errors import MissingData, UserError, text_of
-from flbench.results.files import read_bounded, user_path
+from flbench.results.files import user_path
 
 if TYPE_CHECKING:
     from tokenizers import ByteLevelBPETokenizer
@@ -87,9 +87,16 @@ def oscar(root: Path) -> Dataset:
 
 def folder(root: Path, argument: str) -> Dataset:
     """Your own texts: text:FOLDER with one UTF-8 text file per domain."""
-    found = sorted(user_path(argument).glob("*.txt"))
+    home = user_path(argument)
+    files = [path for path in home.glob("*") if path.name[0] != "."]
+    found = sorted(path for path in files if path.suffix.lower() == ".txt")
     if not found:
-        raise MissingData(f"data set 'text:{argument}' expects a folder with one .txt per domain")
+        got = "a file" if home.is_file() else "one without" if home.is_dir() else "none"
+        raise MissingData(
+            f"data set 'text:{argument}' expects a folder with one .txt per domain, got {got}"
+        )
+    left = sorted(path.name for path in files if path not in found)
+    notes = (f"left out, as no .txt: {', '.join(left[:5])}",) if left else ()
     parts = [path.name for path in found if words_for_parts(re.split(r"[._-]", path.stem)[-1:])]
     if parts:
         raise UserError(
@@ -97,7 +104,7 @@ def folder(root: Path, argument: str) -> Dataset:
             " language), not one per part; put the parts of each domain together"
         )
     made = tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
-    return replace(made, domain_names=tuple(path.stem for path in found), gap=1)
+    return replace(made, domain_names=tuple(path.stem for path in found), notes=notes, gap=1)
 
 
 def bigrams(root: Path) -> Dataset:
@@ -227,15 +234,7 @@ FOUND = {
 
 
 def _text(path: Path) -> str:
-    try:
-        return (
-            read_bounded(path, LARGEST)
-            .decode("utf-8-sig")
-            .replace("\r\n", "\n")
-            .replace("\r", "\n")
-        )
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: expected UTF-8 text: {error}") from None
+    return text_in(path, LARGEST)
 
 
 def _dataset(name: str, rows: torch.Tensor, vocabulary: int, sizes: list[int]) -> Dataset:

@@ -28,7 +28,9 @@ from flbench.datasets.files import (
     damaged,
     folder_and_size,
     joined,
+    narrowed,
     npz_parts,
+    refuse_row_numbers,
     scaled,
     tokens_or_numbers,
     whole_numbers,
@@ -64,7 +66,10 @@ def npz(root: Path, argument: str) -> Dataset:
         count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
     data = Dataset(f"npz:{argument}", x, y, count, domains, test, keeps_test=True, task=task)
-    return by_time(data, x.numpy()) if x.ndim < 4 else data
+    data = by_time(data, x.numpy()) if x.ndim < 4 else data
+    if data.gap is None and x.is_floating_point():
+        refuse_row_numbers(path, "x", x)
+    return data
 
 
 def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
@@ -107,15 +112,17 @@ def numbers(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
     if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or len(array) != count:
         got = f"{array.dtype} {array.shape}"
         raise damaged(path, f"{key} must be {count} numbers, or {count} rows of some, got {got}")
-    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
-        return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(narrowed(path, key, array))
 
 
 def labels(path: Path, key: str, array: np.ndarray, count: int) -> Tensor:
     """An array that says of each label whether a sample has it, shape (count, C), as int64."""
     if array.dtype.kind not in "iub" or array.ndim != 2 or len(array) != count:
         got = f"{array.dtype} {array.shape}"
-        raise damaged(path, f"{key} must be {count} rows of 0 and 1 for each label, got {got}")
+        more = f"; type {key}.astype(int)" if array.dtype.kind == "f" else ""
+        raise damaged(
+            path, f"{key} must be {count} rows of 0 and 1 for each label, got {got}{more}"
+        )
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -155,21 +162,23 @@ def as_samples(path: Path, key: str, array: np.ndarray, kind: str | None = None)
             path, f"{key} is {array.shape}, which looks like images with channels last: expected"
             " (m, channels, height, width) of floats; type numpy.moveaxis(x, 3, 1)"
         )  # fmt: skip
-    with np.errstate(over="ignore"):  # what is too large is infinite then
-        array = array.astype(np.float32, copy=False)
+    array = array if array.dtype == np.float32 else narrowed(path, key, array)
     if not np.isfinite(array.min()) or not np.isfinite(array.max()):
         raise damaged(path, f"{key} holds numbers that are not finite in float32")
     return torch.from_numpy(array)
+
+
+RENUMBER = "; numpy.unique(all of them, return_inverse=True)[1] numbers them"
 
 
 def numbered(path: Path, what: str, y: Tensor) -> Tensor:
     """Return the numbers if they are 0..C-1 and each of them occurs."""
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= len(y):
-        raise damaged(path, f"{what} must be 0..C-1, got {low}..{high}")
+        raise damaged(path, f"{what} must be 0..C-1, got {low}..{high}{RENUMBER}")
     gaps = torch.nonzero(torch.bincount(y) == 0)[:, 0].tolist()
     if gaps:
-        raise damaged(path, f"{what} are 0..{high}, but {gaps[0]} never occurs")
+        raise damaged(path, f"{what} are 0..{high}, but {gaps[0]} never occurs{RENUMBER}")
     return y
 
 
