@@ -144,3 +144,55 @@ def test_the_target_in_another_unit_is_no_feature(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=mention("cents", "?leave=cents", "?use=cents")):
         csv(tmp_path, "label=price&task=numbers", text)
     assert csv(tmp_path, "label=price&task=numbers&leave=cents", text).x.shape == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "fact"),
+    [
+        (["1", "1.0", "a"] * 3, "1.0"),
+        (["caf\u00e9", "cafe\u0301", "b"] * 3, "two ways"),
+        (["yes", "yes\u200b", "no"] * 3, "two ways"),
+    ],
+)
+@pytest.mark.parametrize("task", ["classes", "labels"])
+def test_one_label_is_written_in_one_way(values: list[str], fact: str, task: str) -> None:
+    with pytest.raises(UserError, match=mention("kind", fact)):
+        targets_of(Path("made"), task, {"kind": values})
+
+
+@pytest.mark.parametrize(
+    ("values", "fact"),
+    [
+        (["red;NA", "red", "blue"], "row 1"),
+        ([["red", None], ["blue"]], "row 1"),
+        (["red,round", "red", "none"], "red;round"),
+        (["red|round", "red", "none"], "red;round"),
+    ],
+)
+def test_labels_within_a_cell_are_there_and_apart(values: list[object], fact: str) -> None:
+    with pytest.raises(UserError, match=mention("kind", fact)):
+        targets_of(Path("made"), "labels", {"kind": values})
+
+
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """Of 1.7e9, float32 has steps of 128; of 1e6, steps of 1/16, which deviations of 300 bear."""
+    steps = np.array([0.25, 0.5, 0.75, 3.0])
+    for value in (1.7e9 + steps, 2.0**40 + steps):
+        with pytest.raises(UserError, match=mention("float32", "subtract")):
+            npz(tmp_path, value, "?task=numbers")
+        with pytest.raises(UserError, match=mention("price", "float32")):
+            targets_of(Path("made"), "numbers", {"price": value.tolist()})
+        np.savez(tmp_path / "x.npz", x=np.stack([steps, value], axis=1), y=[0, 1, 0, 1])
+        with pytest.raises(UserError, match=mention("column 1", "float32")):
+            load_dataset(f"npz:{tmp_path / 'x.npz'}", Path("nowhere"))
+    assert npz(tmp_path, 1e6 + 300 * steps, "?task=numbers").y.tolist() == [
+        1000075.0, 1000150.0, 1000225.0, 1000900.0,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [np.arange(9), np.arange(9)[::-1] + 5, np.arange(9) * 2 % 9])
+def test_arrays_have_no_row_numbers_as_features(tmp_path: Path, rows: np.ndarray) -> None:
+    noise = np.random.default_rng(0).normal(size=9)
+    np.savez(tmp_path / "x.npz", x=np.stack([noise, rows], axis=1), y=np.arange(9) % 2)
+    with pytest.raises(UserError, match=mention("column 1", "numpy.delete")):
+        load_dataset(f"npz:{tmp_path / 'x.npz'}", Path("nowhere"))

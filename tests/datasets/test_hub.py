@@ -13,7 +13,7 @@ from mentions import mention
 from PIL import Image
 
 from flbench.core.dataset import Dataset
-from flbench.datasets.hub import as_samples
+from flbench.datasets.hub import as_samples, names_of, same_columns
 from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation.loading import load_dataset
 
@@ -158,6 +158,13 @@ def test_images_become_channels_first(stored: Any) -> None:
         ({"age": [1.0, 2.0], "label": [0, 1]}, "?x=age", "as a table.*--dataset csv:mine.csv"),
         ({"x": [[0.0], [1.0]], "label": [0.5, 0.7]}, "", "decimals such as 0.5"),
         ({"x": [[0.0], [1.0]], "label": [1, 1]}, "", "one label only, 1"),
+        ({"x": [[0.0], None], "label": [0, 1]}, "?x=x", "no sample in 1 of 2 rows"),
+        ({"x": [[1e9, 0.0], [1e9 + 1, 1.0]], "label": [0, 1]}, "", "float32"),
+        (
+            {"x": [[i, i * i % 5] for i in map(float, range(9))], "label": [0, 1, 0] * 3},
+            "",
+            "column 0 of column 'x' numbers the rows",
+        ),
         ({"x": [[0.0], [1.0]], "label": [0, 1], "w": [1, None]}, "?client=w", "no client in 1"),
     ],
 )
@@ -171,3 +178,21 @@ def test_what_is_not_in_the_cache_is_not_downloaded(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the extra `hub` is not installed")
     with pytest.raises(MissingData, match="is not in the cache"):
         loaded("flbench/there-is-none")
+
+
+class Numbered:
+    """Labels 0 and 1 as the library has them, with their names."""
+
+    def __init__(self, *names: str) -> None:
+        self.features = {"label": self} if names else {}
+        self.names = list(names)
+        self.column_names = [*self.features]
+
+
+def test_labels_of_all_splits_are_numbered_alike() -> None:
+    alike = {"train": Numbered("no", "yes"), "test": Numbered("no", "yes")}
+    same_columns("mine", alike, ["label"])
+    assert names_of(alike["train"], "label", ("0", "1")) == ("no", "yes")
+    for other, why in ((Numbered("yes", "no"), "in another way"), (Numbered(), "no column")):
+        with pytest.raises(UserError, match=mention("split test", why)):
+            same_columns("mine", {**alike, "test": other}, ["label"])

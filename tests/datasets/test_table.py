@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from mentions import mention, mentions
 
 from flbench.core.dataset import Dataset
+from flbench.datasets.status import contents
 from flbench.errors import MissingData, UserError
 from flbench.federation.loading import load_dataset
 
@@ -112,6 +114,9 @@ GROWING = [str(100 + i * i) for i in range(10)]
         ("name,a", [[f"n{i}" for i in range(10)], PURE_NOISE], "'name' is no feature: each row"),
         ("nr,a", [COUNTED[:5] * 2, PURE_NOISE], "'nr' is no feature: it numbers the rows of each"),
         ("nr,a", [["", *COUNTED[1:]], PURE_NOISE], "'nr' is no feature: it numbers the rows"),
+        ("fold,a", [["0", "1"] * 5, PURE_NOISE], "'fold' is no feature: .* in which part"),
+        ("Split,a", [["0", "1"] * 5, PURE_NOISE], "'Split' is no feature: .* in which part"),
+        ("Client,a", [["p", "q"] * 5, PURE_NOISE], "'Client' is no feature: .* name it client"),
     ],
 )
 def test_what_only_says_which_row_it_is_is_no_feature(
@@ -367,3 +372,54 @@ def test_a_split_of_the_table_is_its_test_part_or_is_left_out(tmp_path: Path) ->
     assert (other.test, other.notes) == (None, ("columns left out: split",))
     with pytest.raises(UserError, match=mention("?leave=label")):
         loaded(tmp_path, TABLE, "?leave=label")
+
+
+TIMES = ["2026-03-29T02:30:00", "2026-03-29T01:30:00"] * 4
+
+
+@pytest.mark.parametrize(("zones", "refused"), [(("", ""), False), (("+01:00", "Z"), False),
+                                                (("", "Z"), True)])  # fmt: skip
+def test_times_have_zones_or_none_has(
+    tmp_path: Path, zones: tuple[str, str], refused: bool
+) -> None:
+    """02:30 at +01:00 and 01:30 at Z are one moment: rows stay as they are."""
+    rows = "".join(f"{i % 2},{i * i % 7},{TIMES[i]}{zones[i % 2]}\n" for i in range(8))
+    if refused:
+        with pytest.raises(UserError, match=r"time zone in row 2 .* none in row 1"):
+            loaded(tmp_path, f"label,a,at\n{rows}", "?time=at")
+        return
+    found = loaded(tmp_path, f"label,a,at\n{rows}", "?time=at")
+    assert found.y.tolist() == ([0, 1] * 4 if zones[0] else [1] * 4 + [0] * 4)
+
+
+def test_old_times_and_old_ends_of_lines_are_read(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 2},{i * i % 7},{9 - i:04d}-01-01\r" for i in range(8))
+    (tmp_path / "mine.csv").write_bytes(f"label,a,at\r{rows}".encode())
+    found = load_dataset(f"csv:{tmp_path / 'mine.csv'}?time=at", Path("nowhere"))
+    assert found.y.tolist() == [1, 0] * 4, "the latest row is the first"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (gzip.compress(b"label,a"), "gunzip"),
+        (b"PK\x03\x04\x00", "CSV UTF-8"),
+        (b"PAR1", "hub:FOLDER"),
+        ("label,å".encode("latin-1"), "iconv"),
+        ("label,a".encode("utf-16"), "iconv"),
+    ],
+)
+def test_other_files_say_what_to_do(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "mine.csv").write_bytes(content)
+    with pytest.raises(UserError, match=why):
+        load_dataset(f"csv:{tmp_path / 'mine.csv'}", Path("nowhere"))
+
+
+def test_a_look_says_what_training_and_test_part_share(tmp_path: Path) -> None:
+    """Row 0 is tested again; class c is in the test part alone."""
+    rows = [f"{'ab'[i % 2]},train,{i * i}" for i in range(6)] + ["a,test,0", "c,test,7"]
+    told = contents(loaded(tmp_path, "label,split,a\n" + "\n".join(rows)))
+    assert mentions(told, "1 of 2 test samples", "training")
+    assert mentions(told, "nobody trains on c", "1 test samples")
+    apart = contents(loaded(tmp_path, "label,split,a\n" + "\n".join([*rows[:6], "a,test,7"])))
+    assert not mentions(apart, "note")

@@ -223,6 +223,15 @@ def test_other_bytes_than_utf8_are_one_line(tmp_path: Path) -> None:
     assert said(lambda: load_dataset(f"text:{folder}", tmp_path)) == told
 
 
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "da.txt").rename(tmp_path / "da.TXT")
+    (tmp_path / "fi.md").write_text(sentences("sv"), encoding="utf-8")
+    found = load_dataset(f"text:{tmp_path}", Path("nowhere"))
+    assert found.domain_names == ("da", "no", "sv")
+    assert mentions(found.notes, "fi.md")
+
+
 def test_a_text_is_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
     told = said(lambda: load_dataset(f"text:{tmp_path}", tmp_path))

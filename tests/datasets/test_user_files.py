@@ -279,6 +279,9 @@ def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None
         ({"x_train": np.zeros((12, 5, 5), int)}, "expected tokens or numbers of shape"),
         ({"x_train": np.ones((12, 5), int)}, "kind=tokens"),
         ({"x_train": np.zeros((12, 8, 8, 3), np.float32)}, "channels last"),
+        ({"y_train": np.arange(12) % 4 > 1}, r"bool.*numpy.unique\(y_train"),
+        ({"y_train": np.arange(12).astype(str)}, r"numpy.unique\(y_train"),
+        ({"y_train": np.arange(12)[:, None] % 4}, r"y_train\[:, 0\]"),
     ],
 )
 def test_what_would_be_misread_is_refused(
@@ -365,6 +368,8 @@ def shown(file: Path, level: int) -> None:
         ("train", "valid", "test"),
         ("TRAIN", "val", "Test"),
         ("train_set", "dev", "test_set"),
+        ("train_images", "test_images"),
+        ("seg_train", "seg_test"),
     ],
 )
 def test_any_words_for_parts_are_parts(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -398,6 +403,15 @@ def test_a_word_for_a_part_is_no_class_and_no_domain(
     for folder in folders:
         shown(tmp_path / folder / "1.png", 0)
     with pytest.raises(UserError, match=r"(train|val|test)/.*expected parts at the top"):
+        through(tmp_path, "images")
+
+
+@pytest.mark.parametrize("place", [".", "north"])
+def test_a_picture_beside_the_classes_is_not_left_out(tmp_path: Path, place: str) -> None:
+    for label in ("a", "b"):
+        shown(tmp_path / "north" / label / "1.png", 0)
+    shown(tmp_path / place / "stray.png", 0)
+    with pytest.raises(UserError, match=r"stray.png lies beside folders"):
         through(tmp_path, "images")
 
 
