@@ -184,7 +184,9 @@ def _run(
         progress = CallProgress()
         cells = _cells(request, called, progress)
         if names := [name for _, name in own]:
-            progress.say(f"nobody else can run this again until it is published: {', '.join(names)}")
+            progress.say(
+                f"nobody else can run this again until it is published: {', '.join(names)}"
+            )
         if workers == 1:
             return run_missing(cells, progress)
         from flbench.sweeps.workers import run_in_workers

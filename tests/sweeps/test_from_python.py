@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 import flbench as fl
 from flbench.cli.main import app
-from flbench.errors import BadParameter, FlbenchError, UnknownName, UserError
+from flbench.errors import BadParameter, FlbenchError, PluginError, UnknownName, UserError
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
@@ -57,7 +56,17 @@ class Louder:
     @fl.hookimpl
     def weights(self, upload: Any) -> Any:
         """Stop, and leave the answer to the default."""
-        breakpoint()  # noqa: T100 - what a person does who looks for a fault
+        breakpoint()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Fails."""
+
+    @fl.hookimpl
+    def weights(self, upload: Any) -> Any:
+        """Fail."""
+        raise ValueError("not today")
 
 
 def points(shift: float = 0.0) -> fl.Dataset:
@@ -70,7 +79,7 @@ def network(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @pytest.fixture
-def stops(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+def stops(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Process and thread of every breakpoint."""
     found: list[tuple[int, int]] = []
 
@@ -78,7 +87,7 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
         found.append((os.getpid(), threading.get_ident()))
 
     monkeypatch.setattr(sys, "breakpointhook", hook)
-    yield found
+    return found
 
 
 def stable(result: Result) -> dict[str, Any]:
@@ -203,10 +212,21 @@ def test_a_script_needs_no_guard(tmp_path: Path, suite: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_without_a_result_stops_no_other(suite: Path) -> None:
-    found = fl.run_suites(
-        ["fedavg", ("fedprox", {"mu": 1e38})], [suite], settings={"local.lr": 1e30}, rounds=1
-    )
-    assert [one.method.name for one in found] in ([], ["fedavg"])
+    found = fl.run_suites(["fedavg", Broken()], [suite], rounds=1)
+    assert [one.method.name for one in found] == ["fedavg"]
+    ((title, why),) = found.missing.items()
+    assert mentions(found.table(), title, why) and mentions(why, "not today")
+    with pytest.raises(PluginError, match="not today"):
+        fl.run_suites([Broken()], [suite], rounds=1)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    code = text.rpartition("```python\n")[2].partition("```")[0]
+    data, names = points(), dict[str, Any](__name__="__main__")
+    code = code.replace("model=network", "model=network, rounds=1")
+    exec(compile(code, "<page>", "exec", dont_inherit=True), {**names, "x": data.x, "y": data.y})
 
 
 def test_what_cannot_be_is_refused_in_one_line(suite: Path) -> None:
