@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
-
 OWN = "own_source."
 """What names of modules begin with that are none, but end with the hash of some object's code."""
 

@@ -140,7 +140,7 @@ def run_suites(
 
 @dataclass(frozen=True)
 class CalledMethod:
-    """A method of a call: its name, its own parameters, and what is behind the name if it is own."""
+    """A method of a call: its name and parameters, and what is behind the name if it is own."""
 
     name: str
     settings: Mapping[str, object] = field(default_factory=dict)

@@ -26,7 +26,6 @@ from flbench.results.plain_rows import DIGITS, as_table
 from flbench.results.schema import Result
 from flbench.terminal.lines import tell
 
-
 WIDE = 120
 """Characters of a line of `table_text`."""
 

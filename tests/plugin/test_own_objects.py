@@ -120,7 +120,7 @@ def test_names_can_be_typed_and_are_found_within_the_block_alone() -> None:
     assert kind is Own and own_method(Own)[0] == method
     data = fl.Dataset("my [best] points: 1", torch.rand(4, 2), torch.tensor([0, 1, 0, 1]), 2)
     dataset, load = own_dataset(data)
-    model, build = own_model(lambda shape, classes: None)
+    model, _ = own_model(lambda shape, classes: None)
     for entry in (method, dataset, model):
         assert NAMES.fullmatch(entry.name) and not {*entry.name} & {*":[].+"}
     with offering({("methods", method.name): (method, Own)}):
