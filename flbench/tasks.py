@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 
 TaskName = Literal["classes", "numbers", "labels"]
-Values = TypeVar("Values", float, npt.NDArray[np.float64])
+NumberOrNumbers = TypeVar("NumberOrNumbers", float, "npt.NDArray[np.float64]")
 """One headline, or an array of them."""
 
 
@@ -42,7 +44,7 @@ class Task:
     limits: tuple[float, float] = (0.0, 1.0)
     beside: tuple[str, ...] = ()
 
-    def gain(self, ours: Values, theirs: Values) -> Values:
+    def gain(self, ours: NumberOrNumbers, theirs: NumberOrNumbers) -> NumberOrNumbers:
         """By how much `ours` is better than `theirs`, in units of the headline; negative = worse.
 
         Example:
@@ -60,7 +62,7 @@ class Task:
         """
         return metric.replace("accuracy", self.headline)
 
-    def score(self, value: Values) -> Values:
+    def score(self, value: NumberOrNumbers) -> NumberOrNumbers:
         """A headline so that the higher is the better, whatever the task; sorts by `-score`.
 
         Example:

@@ -95,10 +95,10 @@ def headline(holdings: Holdings) -> str:
     return text
 
 
-Rows = list[Mapping[str, object]]
+TableRows = list[Mapping[str, object]]
 
 
-def tables(holdings: Holdings) -> Iterator[tuple[str, Rows]]:
+def tables(holdings: Holdings) -> Iterator[tuple[str, TableRows]]:
     """The tables that say who has what: title and rows."""
     yield "what a client has", _of_clients(holdings)
     if holdings.labels is not None:
@@ -113,7 +113,7 @@ def tables(holdings: Holdings) -> Iterator[tuple[str, Rows]]:
         yield from _by_kind("true group", samples, names, "true groups")
 
 
-def _of_clients(holdings: Holdings) -> Rows:
+def _of_clients(holdings: Holdings) -> TableRows:
     """Least, median and most of samples, labels and domains."""
     columns = {"samples": holdings.sizes.sum(axis=1)}
     columns |= dict(zip(SPLITS.values(), holdings.sizes.T, strict=True))
@@ -124,7 +124,7 @@ def _of_clients(holdings: Holdings) -> Rows:
         {
             "": what,
             "least": int(values.min()),
-            "median": float(np.median(values)),
+            "median client": float(np.median(values)),
             "most": int(values.max()),
             "all": int(values.sum()) if what in ("samples", *SPLITS.values()) else None,
         }
@@ -134,10 +134,10 @@ def _of_clients(holdings: Holdings) -> Rows:
 
 def _by_kind(
     kind: str, counts: Indices, names: Sequence[str], title: str
-) -> Iterator[tuple[str, Rows]]:
+) -> Iterator[tuple[str, TableRows]]:
     """Of each kind its samples, and how many clients have some, or have none."""
     having = (counts > 0).sum(axis=0)
-    rows: Rows = [
+    rows: TableRows = [
         {
             kind: name,
             "samples": int(samples),

@@ -17,14 +17,14 @@ from flbench.metrics import Floats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Row = Mapping[str, Any]
+DrawnRow = Mapping[str, Any]
 ACROSS = 4
 """Matrices in a line of a figure."""
 FIRST = 6
 """Clients of whom a matrix is drawn where a row has all pairs of clients."""
 
 
-def pairs(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None:
+def pairs(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes | None:
     """Draw two lists of each row against each other: a mark for each pair of entries.
 
     Args:
@@ -50,7 +50,7 @@ def pairs(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None
         return to_svg(figure, title, f"{up} against {across}; correlation of all marks {r:.3f}.")
 
 
-def matrices(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None:
+def matrices(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes | None:
     """Draw lists of each row as matrices, a panel for each row and name.
 
     A list of lists is a matrix; a list of numbers holds the pairs (0, 1), (0, 2), ... of clients,
@@ -94,7 +94,7 @@ def as_matrix(values: Sequence[Any]) -> Floats:
     return (matrix + matrix.T)[:FIRST, :FIRST]
 
 
-def bars(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None:
+def bars(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes | None:
     """Draw numbers of each row as horizontal bars, a colour for each name; None is no bar."""
     found = [row for row in rows if any(row.get(name) is not None for name in names)]
     if not found:
@@ -117,7 +117,7 @@ def bars(rows: Sequence[Row], names: Sequence[str], title: str) -> bytes | None:
         return to_svg(figure, title, f"Bars. {words}.")
 
 
-def _label(row: Row, more: str = "") -> str:
+def _label(row: DrawnRow, more: str = "") -> str:
     """What names a row: its words, and the round if it has one."""
     words = [str(value) for value in row.values() if isinstance(value, str)]
     place = [f"round {row['round']}"] if "round" in row else []

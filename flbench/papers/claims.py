@@ -23,11 +23,11 @@ from flbench.sweeps.study import grid_rows, read_grid
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
-Place = tuple[str, str]
+ResultPlace = tuple[str, str]
 """A suite and a data set."""
-Rows = Mapping[str, Sequence[Result]]
+ByMethod = Mapping[str, Sequence[Result]]
 """Method -> its results over seeds."""
-Found = Mapping[Place, Rows]
+PaperResults = Mapping[ResultPlace, ByMethod]
 """The results of a table or a study."""
 SHARES = ("accuracy_", "unseen_accuracy")
 """How names of accuracies begin."""
@@ -48,7 +48,7 @@ class FoundLead:
         missing: others without a result.
     """
 
-    place: Place
+    place: ResultPlace
     method: str
     best: str
     by: float | None
@@ -71,7 +71,7 @@ class FoundLead:
         return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
 
 
-def leads_found(lead: Lead, found: Found, column: str) -> Iterator[FoundLead]:
+def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundLead]:
     """The lead in every suite and data set that has results of the method and of another.
 
     Args:
@@ -140,7 +140,7 @@ def _about(names: Sequence[str], name: str) -> bool:
 
 def _found(
     lead: Lead,
-    place: Place,
+    place: ResultPlace,
     numbers: Mapping[str, Sequence[float | None]],
     missing: tuple[str, ...],
 ) -> FoundLead:
@@ -190,8 +190,8 @@ class StoredResults(NamedTuple):
         out: the folder of result files.
     """
 
-    table: Callable[[str, str], Found]
-    study: Callable[[str], Found]
+    table: Callable[[str, str], PaperResults]
+    study: Callable[[str], PaperResults]
     out: Path
 
     @classmethod
@@ -204,10 +204,10 @@ class StoredResults(NamedTuple):
 
 def results_of_table(
     card: Paper, name: str, scale: str, request: RunRequest, progress: SweepProgress
-) -> Found:
+) -> PaperResults:
     """The results of a table at a scale, by suite and data set, then by row."""
     table = card.table(name)
-    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    found: dict[ResultPlace, dict[str, Sequence[Result]]] = {}
     for one in findings(table, planned(table, scale, request, None, progress)):
         if one.results:
             place = one.printed.suite, one.printed.dataset
@@ -215,7 +215,7 @@ def results_of_table(
     return found
 
 
-def results_of_study(name: str, request: RunRequest, progress: SweepProgress) -> Found:
+def results_of_study(name: str, request: RunRequest, progress: SweepProgress) -> PaperResults:
     """The results of a grid without points, of all seeds, by suite and data set, then by method.
 
     Raises:
@@ -224,7 +224,7 @@ def results_of_study(name: str, request: RunRequest, progress: SweepProgress) ->
     path = load_entry(find("studies", name))
     if not isinstance(path, Path):
         raise BadParameter(f"study '{name}': expected a grid of runs, got a measurement")
-    found: dict[Place, dict[str, Sequence[Result]]] = {}
+    found: dict[ResultPlace, dict[str, Sequence[Result]]] = {}
     for row in grid_rows(read_grid(path), request, progress):
         spec = row.cells[0].spec
         files = sorted(spec.path.parent.glob("seed-*.json"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flbench.errors import UserError
-from flbench.papers.claims import Place, StoredResults
+from flbench.papers.claims import ResultPlace, StoredResults
 from flbench.papers.paper import Claim, Drawn, Paper
 from flbench.results.files import slug
 from flbench.results.schema import Result
@@ -101,6 +101,6 @@ def _runs(claim: Claim, drawn: Drawn, stored: StoredResults) -> Runs:
     ]
 
 
-def _wanted(drawn: Drawn, place: Place) -> bool:
+def _wanted(drawn: Drawn, place: ResultPlace) -> bool:
     suite, dataset = place
     return drawn.suite in ("", suite) and drawn.dataset in ("", dataset)

@@ -1,7 +1,7 @@
 """What a run keeps beside its result where it is asked to: names of the files, and their digests.
 
-Imports no torch: `run/saving.py` writes models and predictions, `run/saved_models.py` and
-`run/saved_predictions.py` read them.
+The options of commands are made of it, so it imports little: `run/saving.py` writes models and
+predictions, `run/saved_models.py` and `run/saved_predictions.py` read them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flbench.errors import UserError, naming
-from flbench.results.schema import Result, SavedFile, SavedKind, saved_name
+
+if TYPE_CHECKING:
+    from flbench.results.schema import Result, SavedFile, SavedKind
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class KeepOptions:
 
 def saved_path(result: Path, kind: SavedKind, seed: int) -> Path:
     """Where a saved file lies: beside the result."""
+    from flbench.results.schema import saved_name
+
     return result.with_name(saved_name(kind, seed))
 
 
@@ -62,6 +67,8 @@ def digest_of_file(path: Path) -> str:
 
 def saved_file(path: Path) -> SavedFile:
     """How a result names a file that was saved beside it."""
+    from flbench.results.schema import SavedFile
+
     return SavedFile(name=path.name, sha256=digest_of_file(path))
 
 

@@ -450,10 +450,10 @@ def test_every_study_s_file_is_an_entry_point() -> None:
 
 @pytest.fixture(scope="module")
 def columns(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What a result's summary may hold: with a target, newcomers, groups, a clock."""
+    """What a result's summary may hold: with a target, newcomers, groups, a clock, own models."""
     folder = tmp_path_factory.mktemp("columns")
     text = SUITE.format(dataset="digits").replace("clients = 4", "clients = 5")
-    extra = "server_samples = 20\ntarget = 0.5\nunseen = 0.2\n"
+    extra = "server_samples = 20\ntarget = 0.5\nunseen = 0.2\nown_models = true\n"
     clock = "\n[clock]\nseconds_per_step = 1.0\n"
     (folder / "full.toml").write_text(extra + text + clock, encoding="utf-8")
     keys: list[set[str]] = []

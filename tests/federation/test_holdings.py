@@ -48,7 +48,7 @@ def test_the_line_and_the_tables_say_it() -> None:
     assert mentions(headline(found), "2 clients", "1 more", "server owns 1", "nobody has 1")
     shown = dict(tables(found))
     samples, *_ = shown["what a client has"]
-    assert samples == {"": "samples", "least": 2, "median": 2.0, "most": 4, "all": 8}
+    assert samples == {"": "samples", "least": 2, "median client": 2.0, "most": 4, "all": 8}
     columns = ("label", "samples", "clients that have it", "have none")
     labels = shown["labels of what is trained and validated on"]
     assert [tuple(row[name] for name in columns) for row in labels] == [

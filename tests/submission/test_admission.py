@@ -214,7 +214,7 @@ def test_the_reported_round_s_accuracy_is_that_of_the_clients(play_toy: Play) ->
     curve[at - 1] = 0.123
     faked = result.model_copy(update={"curves": {**result.curves, "accuracy": curve}})
     summary = {**result.summary, "accuracy_chosen": 0.123}
-    told = ("accuracy_best_test", "accuracy_last10", "rounds_to_final")
+    told = ("accuracy_best_test", "accuracy_last10", "rounds_to_final", "link_seconds_to_final")
     summary |= {name: recount(faked)[name] for name in told}
     (found,) = faults(faked.model_copy(update={"summary": summary}))
     assert found.startswith("'curves.accuracy': ")

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import Rows, built, whole
-from flbench.datasets.natural.packaged import INSTALL, Columns, found_in, plain, read_csv
+from flbench.datasets.natural.building import TidyTable, built, whole
+from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in, plain, read_csv
 
 FILE = plain("lme4/VerbAgg", "7bd4403e46b7ea3f550d3825aee87d84340773197f960a1f906f05defdf3f434")
 VALUES = {"mode": ("want", "do"), "situ": ("other", "self"), "btype": ("curse", "scold", "shout")}
@@ -35,9 +35,9 @@ def answers(root: Path) -> Dataset:
     return built("answers", rows_of(read_csv(FILE)))
 
 
-def rows_of(table: Columns) -> Rows:
+def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
-    return Rows(
+    return TidyTable(
         label=np.where(table["resp"] == "no", "no", "yes"),
         client=whole(table["id"]),
         categories={name: table[name] for name in VALUES},

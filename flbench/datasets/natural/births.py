@@ -17,10 +17,18 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import THIRDS, Rows, Values, built, chosen, thirds, whole
+from flbench.datasets.natural.building import (
+    THIRDS,
+    Cells,
+    TidyTable,
+    built,
+    chosen,
+    thirds,
+    whole,
+)
 from flbench.datasets.natural.packaged import (
     INSTALL,
-    Columns,
+    PackagedColumns,
     found_in,
     pickled,
     read_pickled,
@@ -55,12 +63,12 @@ def births_number(root: Path) -> Dataset:
     return built("births-number", rows_of(read_pickled(FILE, COLUMNS), as_number=True))
 
 
-def rows_of(table: Columns, as_number: bool = False) -> Rows:
+def rows_of(table: PackagedColumns, as_number: bool = False) -> TidyTable:
     """The samples of the table as it is; to predict a third, or the number."""
     late, real = table["year"] >= FIRST, is_a_day(table)
     some = chosen(table, late & real)
     test, births, state = some["year"] >= TESTED, some["births"], some["state"]
-    return Rows(
+    return TidyTable(
         label=births / mean_of(births, state, ~test) if as_number else thirds(births, state, ~test),
         client=state,
         numbers={"year": some["year"]},
@@ -75,15 +83,15 @@ def rows_of(table: Columns, as_number: bool = False) -> Rows:
     )
 
 
-def mean_of(values: Values, block: Values, of: Values) -> Values:
+def mean_of(values: Cells, block: Cells, of: Cells) -> Cells:
     """The mean of the rows `of` a block, for each of its rows, shape (m,)."""
     _, places = np.unique(block, return_inverse=True)
     sums, counts = np.bincount(places[of], values[of]), np.bincount(places[of])
-    found: Values = (sums / counts)[places]
+    found: Cells = (sums / counts)[places]
     return found
 
 
-def is_a_day(table: Columns) -> np.ndarray:
+def is_a_day(table: PackagedColumns) -> np.ndarray:
     """Mask of the rows whose year, month and day are those of a day, shape (m,)."""
     year, month, day = (table[name].astype(np.int64) for name in ("year", "month", "day"))
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import torch
 
 from flbench.core.dataset import Dataset
-from flbench.datasets.natural.packaged import Columns
+from flbench.datasets.natural.packaged import PackagedColumns
 
-Values = npt.NDArray[Any]
+Cells = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rows:
+class TidyTable:
     """The samples of a federation as columns, each of shape (m,).
 
     Attributes:
@@ -38,18 +38,18 @@ class Rows:
         notes: what was left out, one sentence each.
     """
 
-    label: Values
-    client: Values
-    numbers: Mapping[str, Values] = field(default_factory=dict)
-    categories: Mapping[str, Values] = field(default_factory=dict)
-    test: Values | None = None
-    group: Values | None = None
+    label: Cells
+    client: Cells
+    numbers: Mapping[str, Cells] = field(default_factory=dict)
+    categories: Mapping[str, Cells] = field(default_factory=dict)
+    test: Cells | None = None
+    group: Cells | None = None
     labels: Sequence[str] = ()
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def built(name: str, rows: Rows) -> Dataset:
+def built(name: str, rows: TidyTable) -> Dataset:
     """The data set of some rows; every client is a domain."""
     is_number = rows.label.dtype.kind == "f"
     labels, y = (rows.labels, rows.label) if is_number else coded(rows.label, rows.labels)
@@ -85,7 +85,7 @@ def built(name: str, rows: Rows) -> Dataset:
     )
 
 
-def coded(texts: Values, names: Sequence[str] = ()) -> tuple[tuple[str, ...], Values]:
+def coded(texts: Cells, names: Sequence[str] = ()) -> tuple[tuple[str, ...], Cells]:
     """The different texts, and the number of each row's text, shape (m,), int64.
 
     Args:
@@ -104,7 +104,7 @@ def coded(texts: Values, names: Sequence[str] = ()) -> tuple[tuple[str, ...], Va
     return tuple(map(str, found.tolist())), places.astype(np.int64)
 
 
-def whole(column: Values) -> Values:
+def whole(column: Cells) -> Cells:
     """Whole numbers as texts, shape (m,); "" = missing.
 
     Example:
@@ -114,12 +114,12 @@ def whole(column: Values) -> Values:
     return np.array(["" if np.isnan(one) else str(int(one)) for one in column.tolist()], np.str_)
 
 
-def chosen(columns: Columns, rows: Values) -> Columns:
+def chosen(columns: PackagedColumns, rows: Cells) -> PackagedColumns:
     """Some rows of all columns: a mask, shape (m,), or places."""
     return {name: column[rows] for name, column in columns.items()}
 
 
-def last_share(client: Values, share: float) -> Values:
+def last_share(client: Cells, share: float) -> Cells:
     """Mask of the last rows of each client, a share of them, rounded, one at least, shape (m,).
 
     Example:
@@ -131,11 +131,11 @@ def last_share(client: Values, share: float) -> Values:
     rank = np.empty(len(client), dtype=np.int64)
     starts = np.cumsum(counts) - counts
     rank[order] = np.arange(len(client)) - np.repeat(starts, counts)
-    late: Values = rank >= (counts - np.maximum(1, np.round(share * counts)))[places]
+    late: Cells = rank >= (counts - np.maximum(1, np.round(share * counts)))[places]
     return late
 
 
-def thirds(values: Values, block: Values, of: Values) -> Values:
+def thirds(values: Cells, block: Cells, of: Cells) -> Cells:
     """`low`, `mid` or `high`, shape (m,): where a value lies among those of its block.
 
     Args:
@@ -147,14 +147,14 @@ def thirds(values: Values, block: Values, of: Values) -> Values:
     for one in np.unique(block):
         rows = block == one
         found[rows] = np.searchsorted(np.quantile(values[rows & of], [1 / 3, 2 / 3]), values[rows])
-    texts: Values = np.array(THIRDS, dtype=np.str_)[found]
+    texts: Cells = np.array(THIRDS, dtype=np.str_)[found]
     return texts
 
 
 THIRDS = ("low", "mid", "high")
 
 
-def standing(values: Values, block: Values, of: Values) -> Values:
+def standing(values: Cells, block: Cells, of: Cells) -> Cells:
     """How many deviations a value is above the mean of its block, shape (m,); as `thirds`."""
     found = np.empty(len(values))
     for one in np.unique(block):
@@ -164,8 +164,8 @@ def standing(values: Values, block: Values, of: Values) -> Values:
     return found
 
 
-def with_enough(client: Values, least: int) -> Values:
+def with_enough(client: Cells, least: int) -> Cells:
     """Mask of the rows whose client has so many rows or more, shape (m,)."""
     _, places, counts = np.unique(client, return_inverse=True, return_counts=True)
-    enough: Values = counts[places] >= least
+    enough: Cells = counts[places] >= least
     return enough

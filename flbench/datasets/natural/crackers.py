@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import Rows, built, last_share, whole
-from flbench.datasets.natural.packaged import INSTALL, Columns, found_in, plain, read_csv
+from flbench.datasets.natural.building import TidyTable, built, last_share, whole
+from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in, plain, read_csv
 
 FILE = plain("Ecdat/Cracker", "bcbe5ef853f88a8980e3f2c082e988895be2e2f3c505363a8d9bf24eeecf0c53")
 TESTED = 0.25
@@ -33,8 +33,8 @@ def crackers(root: Path) -> Dataset:
     return built("crackers", rows_of(read_csv(FILE)))
 
 
-def rows_of(table: Columns) -> Rows:
+def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
     features = {name: column for name, column in table.items() if name not in ("id", "choice")}
     client = whole(table["id"])
-    return Rows(table["choice"], client, numbers=features, test=last_share(client, TESTED))
+    return TidyTable(table["choice"], client, numbers=features, test=last_share(client, TESTED))

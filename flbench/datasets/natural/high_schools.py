@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import THIRDS, Rows, built, last_share, thirds
+from flbench.datasets.natural.building import THIRDS, TidyTable, built, last_share, thirds
 from flbench.datasets.natural.packaged import (
     INSTALL,
-    Columns,
+    PackagedColumns,
     found_in,
     pickled,
     read_pickled,
@@ -45,10 +45,10 @@ def high_schools(root: Path) -> Dataset:
     return built("high-schools", rows_of(read_pickled(FILE, COLUMNS)))
 
 
-def rows_of(table: Columns) -> Rows:
+def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
     test = last_share(table["school"], TESTED)
-    return Rows(
+    return TidyTable(
         label=thirds(table["mAch"], np.zeros(len(test)), ~test),
         client=table["school"],
         numbers={"ses": table["ses"]},

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import Rows, built, whole
-from flbench.datasets.natural.packaged import INSTALL, Columns, found_in, plain, read_csv
+from flbench.datasets.natural.building import TidyTable, built, whole
+from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in, plain, read_csv
 
 FILE = plain("lme4/InstEval", "106d163eaaee454f155bda351a5a21b0da9dd1a55051a643e0ee76eb0531a136")
 CATEGORIES = ("studage", "lectage", "service", "dept")
@@ -36,9 +36,9 @@ def lecturers(root: Path) -> Dataset:
     return built("lecturers", rows_of(read_csv(FILE)))
 
 
-def rows_of(table: Columns) -> Rows:
+def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
-    return Rows(
+    return TidyTable(
         label=np.where(table["y"] >= GOOD, "good", "other"),
         client=whole(table["d"]),
         categories={name: whole(table[name]) for name in CATEGORIES},

@@ -28,7 +28,7 @@ from flbench.datasets.natural import pickle_reader
 from flbench.errors import MissingData
 from flbench.results.files import read_bounded
 
-Columns = Mapping[str, npt.NDArray[Any]]
+PackagedColumns = Mapping[str, npt.NDArray[Any]]
 """The columns of a table by name, each of shape (m,): float64, NaN = missing; or texts, "" =
 missing."""
 LARGEST = 2**26
@@ -122,7 +122,7 @@ def _another(file: PackagedFile) -> str:
     )
 
 
-def read_csv(file: PackagedFile) -> Columns:
+def read_csv(file: PackagedFile) -> PackagedColumns:
     """The columns of a CSV file; one is of numbers if all values that it has are.
 
     Raises:
@@ -144,7 +144,7 @@ def _numbers_or_texts(column: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
     return known[places]
 
 
-def read_pickled(file: PackagedFile, columns: Sequence[str]) -> Columns:
+def read_pickled(file: PackagedFile, columns: Sequence[str]) -> PackagedColumns:
     """Columns of a pickled table of pandas; its pickle runs no code (`pickle_reader`).
 
     Raises:

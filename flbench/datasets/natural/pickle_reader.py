@@ -30,7 +30,7 @@ import numpy.typing as npt
 from numpy._core.multiarray import _reconstruct
 from numpy._core.numeric import _frombuffer  # type: ignore[attr-defined] # not in its stubs
 
-Values = npt.NDArray[Any]
+Cells = npt.NDArray[Any]
 LARGEST = 2**28
 """Bytes of a table that is unpacked."""
 SECONDS, MEMORY = 60, 2**33
@@ -45,16 +45,16 @@ class Blocks:
     """Stands in for a BlockManager: blocks of columns of one type, and the axes."""
 
     def __init__(
-        self, blocks: Sequence[tuple[Values, Any]], axes: Sequence[Mapping[str, Any]]
+        self, blocks: Sequence[tuple[Cells, Any]], axes: Sequence[Mapping[str, Any]]
     ) -> None:
         self.blocks, self.axes = blocks, axes
 
 
-class Label:
+class PickledIndex:
     """Stands in for an Index, of which `new_index` keeps the content."""
 
 
-def new_block(values: Values, placement: Any, ndim: int = 2) -> tuple[Values, Any]:  # noqa: ANN401
+def new_block(values: Cells, placement: Any, ndim: int = 2) -> tuple[Cells, Any]:  # noqa: ANN401
     """A block: values, shape (columns, rows), and the places of its columns."""
     return values, placement
 
@@ -71,13 +71,13 @@ ADMITTED: Mapping[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.numeric", "_frombuffer"): _frombuffer,
     ("pandas", "DataFrame"): Frame,
-    ("pandas", "Index"): Label,
-    ("pandas", "RangeIndex"): Label,
+    ("pandas", "Index"): PickledIndex,
+    ("pandas", "RangeIndex"): PickledIndex,
     ("pandas._libs.internals", "_unpickle_block"): new_block,
     ("pandas.core.frame", "DataFrame"): Frame,
-    ("pandas.core.indexes.base", "Index"): Label,
+    ("pandas.core.indexes.base", "Index"): PickledIndex,
     ("pandas.core.indexes.base", "_new_Index"): new_index,
-    ("pandas.core.indexes.range", "RangeIndex"): Label,
+    ("pandas.core.indexes.range", "RangeIndex"): PickledIndex,
     ("pandas.core.internals.managers", "BlockManager"): Blocks,
 }
 """All names that a table may have, and what they are here; `numpy.core` is `numpy._core`."""
@@ -98,7 +98,7 @@ class TableUnpickler(pickle.Unpickler):
         return ADMITTED[home, name]
 
 
-def columns_of(data: bytes, wanted: Sequence[str]) -> dict[str, Values]:
+def columns_of(data: bytes, wanted: Sequence[str]) -> dict[str, Cells]:
     """The wanted columns of a packed table, as arrays; none named = all.
 
     Raises:
@@ -112,11 +112,11 @@ def columns_of(data: bytes, wanted: Sequence[str]) -> dict[str, Values]:
     if not isinstance(table, Frame) or not isinstance(blocks, Blocks):
         raise pickle.UnpicklingError(f"it holds {type(table).__name__}, expected a DataFrame")
     names = [str(name) for name in blocks.axes[0]["data"]]
-    columns: dict[str, Values] = {}
+    columns: dict[str, Cells] = {}
     for values, places in blocks.blocks:
         numbers = range(len(names))[places] if isinstance(places, slice) else places
         columns |= {names[place]: column for place, column in zip(numbers, values, strict=True)}
-    found: dict[str, Values] = {}
+    found: dict[str, Cells] = {}
     for name in wanted or names:
         if name not in columns:
             raise pickle.UnpicklingError(f"it has no column {name}")
@@ -124,7 +124,7 @@ def columns_of(data: bytes, wanted: Sequence[str]) -> dict[str, Values]:
     return found
 
 
-def stored(name: str, column: Values) -> dict[str, Values]:
+def stored(name: str, column: Cells) -> dict[str, Cells]:
     """A column as plain arrays: numbers, or the number of each text and the texts."""
     if column.dtype.kind in "iufb":
         return {f"number:{name}": column.astype(np.float64)}

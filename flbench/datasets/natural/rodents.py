@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import Rows, built, chosen, whole, with_enough
+from flbench.datasets.natural.building import TidyTable, built, chosen, whole, with_enough
 from flbench.datasets.natural.packaged import (
     INSTALL,
-    Columns,
+    PackagedColumns,
     found_in,
     pickled,
     read_pickled,
@@ -47,13 +47,13 @@ def rodents(root: Path) -> Dataset:
     return built("rodents", rows_of(read_pickled(FILE, COLUMNS)))
 
 
-def rows_of(table: Columns, least: int = LEAST) -> Rows:
+def rows_of(table: PackagedColumns, least: int = LEAST) -> TidyTable:
     """The samples of the table as it is; `least` animals of a species."""
     rodents = np.flatnonzero(table["taxa"] == "Rodent")
     kept = rodents[with_enough(table["species_id"][rodents], least)]
     some = chosen(table, kept)
     weighed = np.where(np.isnan(some["weight"]), "no", "yes")
-    return Rows(
+    return TidyTable(
         label=some["species_id"],
         client=whole(some["plot_id"]),
         numbers={"year": some["year"], "weight": some["weight"]},

@@ -20,8 +20,8 @@ import numpy as np
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.natural.building import (
     THIRDS,
-    Rows,
-    Values,
+    Cells,
+    TidyTable,
     built,
     chosen,
     standing,
@@ -31,7 +31,7 @@ from flbench.datasets.natural.building import (
 )
 from flbench.datasets.natural.packaged import (
     INSTALL,
-    Columns,
+    PackagedColumns,
     found_in,
     pickled,
     read_pickled,
@@ -63,7 +63,7 @@ def schools_score(root: Path) -> Dataset:
     return built("schools-score", rows_of(read_pickled(FILE, COLUMNS), as_number=True))
 
 
-def rows_of(table: Columns, least: int = 50, as_number: bool = False) -> Rows:
+def rows_of(table: PackagedColumns, least: int = 50, as_number: bool = False) -> TidyTable:
     """The samples of the table as it is; of schools with `least` scores or more.
 
     Args:
@@ -72,7 +72,7 @@ def rows_of(table: Columns, least: int = 50, as_number: bool = False) -> Rows:
     known = np.flatnonzero(~np.isnan(table["math"]))
     some = chosen(table, known[with_enough(table["sch"][known], least)])
     test = some_of(some["id"], TESTED)
-    return Rows(
+    return TidyTable(
         label=(standing if as_number else thirds)(some["math"], some["gr"], ~test),
         client=whole(some["sch"]),
         numbers={"exp": some["exp"]},
@@ -86,9 +86,9 @@ def rows_of(table: Columns, least: int = 50, as_number: bool = False) -> Rows:
     )
 
 
-def some_of(names: Values, share: float) -> Values:
+def some_of(names: Cells, share: float) -> Cells:
     """Mask of the rows of some names, drawn with a fixed seed, shape (m,)."""
     found, places = np.unique(names, return_inverse=True)
     order = np.random.default_rng(0).permutation(len(found))
-    drawn: Values = (order < round(share * len(found)))[places]
+    drawn: Cells = (order < round(share * len(found)))[places]
     return drawn

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import Rows, built, chosen, whole, with_enough
-from flbench.datasets.natural.packaged import INSTALL, Columns, found_in, plain, read_csv
+from flbench.datasets.natural.building import TidyTable, built, chosen, whole, with_enough
+from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in, plain, read_csv
 
 FILE = plain("Ecdat/Train", "a4e2f650cecfb81aff3b9655ab06653d4f81483fd6e451c3f0b432c617d3c98a")
 LEAST = 10
@@ -37,7 +37,7 @@ def travellers(root: Path) -> Dataset:
     return built("travellers", rows_of(read_csv(FILE)))
 
 
-def rows_of(table: Columns) -> Rows:
+def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
     names = ("price", "time", "change", "comfort")
     numbers = [table[f"{name}1"] - table[f"{name}2"] for name in names]
@@ -47,7 +47,7 @@ def rows_of(table: Columns) -> Rows:
     kept = np.flatnonzero(first)
     kept = kept[with_enough(table["id"][kept], LEAST)]
     some = chosen(table, kept)
-    return Rows(
+    return TidyTable(
         label=some["choice"],
         client=whole(some["id"]),
         numbers={name: number[kept] for name, number in zip(names, numbers, strict=True)},

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flbench.datasets.natural.building import (
-    Rows,
+    TidyTable,
     built,
     last_share,
     thirds,
@@ -19,7 +19,7 @@ CLIENT = np.array(["b", "a", "b", "a"])
 
 
 def test_numbers_come_first_and_are_as_measured() -> None:
-    rows = Rows(
+    rows = TidyTable(
         label=np.array(["no", "yes", "yes", "no"]),
         client=CLIENT,
         numbers={"p": np.array([1.0, np.nan, 3.0, 4.0])},
