@@ -210,8 +210,11 @@ class SuiteResults(Sequence[Result]):
 def _row(rows: Sequence[ResultGroup], name: str) -> ResultGroup:
     """The row of a name: as the table has it, a method's, or that of a class of one's own."""
 
+    def named(row: ResultGroup) -> str:
+        return row.name.replace(row.method, OWN_NAME.sub("", row.method), 1)
+
     def names(row: ResultGroup) -> Iterator[str]:
-        yield from (row.name, row.method, OWN_NAME.sub("", row.method))
+        yield from (row.name, row.method, named(row), OWN_NAME.sub("", row.method))
 
     for exact in ([row for row in rows if row.name == name], [r for r in rows if name in names(r)]):
         if len(exact) == 1:

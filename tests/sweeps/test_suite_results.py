@@ -52,7 +52,7 @@ def test_the_difference_is_that_of_pairs() -> None:
     assert found.gain == pytest.approx(0.1)
     assert found.interval == pytest.approx((0.1 - half, 0.1 + half))
     assert (found.seeds, found.headline) == ((0, 1), "accuracy")
-    assert found.separable is (half < 0.1) is True
+    assert found.separable and half < 0.1
     back = RESULTS.better("fedavg", "Mine")
     assert (back.gain, back.interval) == (-found.gain, tuple(-one for one in found.interval[::-1]))
     assert mentions(str(found), "Mine-own-0123456789ab", "fedavg", "+0.1000", "2 seeds")
