@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
 from flbench.results.schema import Result
 from flbench.sweeps.from_python import run_suite
+
+
+@dataclass(frozen=True)
+class DefaultsAlone:
+    """A method that leaves every answer to the defaults (FedAvg)."""
+
+    @hookimpl
+    def needs(self) -> None:
+        """Need nothing."""
 
 
 def try_out(
@@ -52,7 +63,7 @@ def try_out(
     """
     with tempfile.TemporaryDirectory(prefix="flbench-") as nothing:
         return run_suite(
-            plugin or "fedavg",
+            plugin or DefaultsAlone(),
             suite or Path(__file__).with_suffix(".toml"),
             seed=seed,
             rounds=rounds,

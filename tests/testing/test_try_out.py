@@ -22,7 +22,7 @@ def measured(result: Result) -> dict[str, object]:
 def test_without_arguments_the_defaults_play_one_round() -> None:
     result = try_out()
     assert measured(result) == measured(try_out(plugin="fedavg"))
-    assert [one.name for one in result.method.plugins] == ["fedavg"]
+    assert [one.distribution for one in result.method.plugins] == ["(unpublished)"]
     assert (result.dataset, len(result.clients.train), result.seed) == ("digits", 6, 0)
     assert len(result.curves["accuracy"]) == 1
 
