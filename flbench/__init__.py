@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     from flbench.results.schema import Result as Result
     from flbench.run.saved_models import open_models as open_models
     from flbench.run.saved_predictions import read_predictions as read_predictions
+    from flbench.sweeps.from_python import RunOptions as RunOptions
+    from flbench.sweeps.from_python import run_suite as run_suite
+    from flbench.sweeps.from_python import run_suites as run_suites
+    from flbench.sweeps.suite_results import PairedDifference as PairedDifference
+    from flbench.sweeps.suite_results import SuiteResults as SuiteResults
+    from flbench.sweeps.suite_results import SvgFigure as SvgFigure
     from flbench.toolbox import asynchrony as asynchrony
     from flbench.toolbox import attacks as attacks
     from flbench.toolbox import clustering as clustering
@@ -98,6 +104,8 @@ _HOMES = {
         "results.schema": "Result",
         "run.saved_models": "open_models",
         "run.saved_predictions": "read_predictions",
+        "sweeps.from_python": "RunOptions run_suite run_suites",
+        "sweeps.suite_results": "PairedDifference SuiteResults SvgFigure",
         "toolbox": "asynchrony attacks clustering elbow heterogeneity similarity",
         "toolbox.aggregation": "Weighting client_weights effective_steps lloyd member_mean"
         " partial_mean weighted_mean",

@@ -180,6 +180,8 @@ def show_result(file: Path) -> None:
     if result.task is not None:
         tell(f"task {result.task}: {result.headline.doc}")
     tell(f"  {digest_line(result)}")
+    if result.unpublished:
+        tell(f"nobody else can run it again: {', '.join(result.unpublished)} came from no package")
     if result.not_judged:
         tell(f"not judged: {list_clients(result.not_judged)}")
     for plugin in result.method.plugins:

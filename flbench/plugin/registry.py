@@ -12,11 +12,14 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flbench.errors import PluginError, UnknownName, UserError, in_one_line
@@ -76,6 +79,21 @@ class Entry:
     def _part(self, group: str) -> str:
         found = EntryPoint.pattern.fullmatch(self.value)
         return (found[group] or "") if found else ""
+
+
+OwnObjects = Mapping[tuple[str, str], tuple[Entry, object]]
+"""Kind and name -> entry and object: what a person gives instead of an installed name."""
+_OWN: ContextVar[OwnObjects] = ContextVar("own objects", default=MappingProxyType({}))
+
+
+@contextmanager
+def offering(own: OwnObjects) -> Iterator[None]:
+    """A block in which objects of a person's own are found as installed ones are."""
+    token = _OWN.set({**_OWN.get(), **own})
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
 
 
 def one_of(kind: str) -> str:
@@ -150,7 +168,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """Everything installed of one kind, by name, sorted."""
+    """Everything installed of one kind, by name, sorted; with what is `offering`."""
     found: dict[str, Entry] = {}
     for point in entry_points(group=f"flbench.{kind}"):
         entry = Entry(kind, point.name, point.value, *_called(point.dist))
@@ -158,6 +176,7 @@ def entries(kind: str) -> dict[str, Entry]:
         if other is not entry and entry != replace(other, rivals=()):
             rivals = dict.fromkeys((*other.rivals, f"{entry.distribution} {entry.version}"))
             found[point.name] = replace(other, rivals=tuple(rivals))
+    found |= {name: entry for (of, name), (entry, _) in _OWN.get().items() if of == kind}
     return dict(sorted(found.items()))
 
 
@@ -208,6 +227,8 @@ def load_entry(entry: Entry) -> Any:  # noqa: ANN401 - whatever the entry point 
     Raises:
         PluginError: the import fails, or the metadata are wrong.
     """
+    if (own := _OWN.get().get((entry.kind, entry.name))) and own[0] == entry:
+        return own[1]
     if reason := diagnose(entry):
         raise PluginError(f"{entry}: {reason}")
     try:

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
+OWN = "own_source."
+"""What names of modules begin with that are none, but end with the hash of some object's code."""
+
 
 def source_path(module: str) -> Path | None:
     """The source file of a module; None where it has none, or where only an import would find it.
@@ -97,6 +100,8 @@ def loaded_source(module: str) -> str:
 
     The files may change afterwards; what is imported does not.
     """
+    if module.startswith(OWN):
+        return module.removeprefix(OWN)
     loaded = sys.modules.get(module)
     if loaded is None:
         return source_hash(module)

@@ -99,6 +99,8 @@ DEEPEST = 20
 """Lists and tables within each other."""
 BARRED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change the direction of text, or are no characters."""
+OWN_NAME = re.compile(r"-own-[0-9a-f]{12}$")
+"""How the name ends of an object of a person's own, which no package offers: with its hash."""
 Complaint = tuple[str, str]
 """A field, and what is wrong with it."""
 
@@ -567,6 +569,13 @@ class Result(_Stored):
     def plugins(self) -> list[Plugin]:
         """The plugins of the method, then those of the suite, where the file names their code."""
         return [*self.method.plugins, *(self.suite_plugins or [])]
+
+    @property
+    def unpublished(self) -> list[str]:
+        """Names of objects of a person's own, without which nobody can run it again."""
+        networks = [self.suite["model"], *self.suite.get("further_models", [])]
+        names = [*(one.name for one in self.plugins), self.dataset]
+        return [one for one in (*names, *(net["name"] for net in networks)) if OWN_NAME.search(one)]
 
     @property
     def not_judged(self) -> list[int]:

@@ -133,7 +133,9 @@ def read(path: Path, root: Path) -> SubmittedFile:
 
 
 def _plugins(result: Result) -> Iterator[str]:
-    """Versions that other users cannot install."""
+    """Plugins and versions that other users cannot install."""
+    for own in result.unpublished:
+        yield f"{own} came from no package, so nobody else can run it: publish it, and run it anew"
     known = entries("methods")
     versions = [(plugin.name, plugin.version) for plugin in result.plugins]
     for name, version in [*versions, ("flbench", result.environment.get("flbench", "0"))]:

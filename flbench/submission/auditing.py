@@ -36,6 +36,7 @@ from flbench.submission.verification import (
     NotTheSameRun,
     first_rounds,
     lacks_device,
+    refuse_unpublished,
     replay,
     rounds_to_play,
 )
@@ -100,6 +101,7 @@ def verify_file(
         UserError: it contradicts itself or a file saved beside it, or would open something else; or
             it cannot be run here, as its data or plugins are not there.
     """
+    refuse_unpublished(result)
     sound(path, result)
     if text := said_of_saved(path, result):
         say(f"{path}: {text}")

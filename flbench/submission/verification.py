@@ -70,6 +70,19 @@ class NotTheSameRun(UserError):
     """What would be run here is not the run of the file: other data, parameters or code."""
 
 
+def refuse_unpublished(result: Result) -> None:
+    """Refuse a result of objects of a person's own, which no package offers.
+
+    Raises:
+        UserError: it is of some.
+    """
+    if names := result.unpublished:
+        raise UserError(
+            f"nobody else can run it again: {', '.join(names)} came from no package; publish the"
+            " code as one (flbench new), and run it anew"
+        )
+
+
 def rounds_to_play(result: Result, wanted: int | None) -> int:
     """How many rounds to play; None = all of them.
 

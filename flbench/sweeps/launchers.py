@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -158,7 +159,13 @@ def _without_result(spec: RunSpec, error: Exception) -> Outcome:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let a request to end (SIGTERM, as batch systems send it) do what Ctrl-C does."""
+    """Let a request to end (SIGTERM, as batch systems send it) do what Ctrl-C does.
+
+    Only the main thread of a process hears of signals; in others nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt

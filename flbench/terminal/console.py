@@ -77,7 +77,7 @@ class Console:
     """Number of lines per run if standard error is not a terminal."""
 
     def __init__(self) -> None:
-        self._terminal = Terminal(file=sys.stderr)
+        self._terminal = Terminal(file=sys.stderr, force_jupyter=False)  # there: plain lines
         self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1

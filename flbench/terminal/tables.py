@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console as Terminal
 from rich.table import Table
@@ -24,6 +26,9 @@ from flbench.results.plain_rows import DIGITS, as_table
 from flbench.results.schema import Result
 from flbench.terminal.lines import tell
 
+WIDE = 120
+"""Characters of a line of `table_text`."""
+
 
 def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Print rows of plain data as a table."""
@@ -35,6 +40,7 @@ def _print(
     headings: Sequence[tuple[str, bool]],
     lines: Sequence[Sequence[str]],
     wrapped: Collection[str] = (),
+    to: IO[str] | None = None,
 ) -> None:
     """Print a table. Where there is no place, headings wrap at words, but numbers are never cut.
 
@@ -43,9 +49,11 @@ def _print(
         headings: of the columns, each with whether its column holds words, which stand left.
         lines: the cells of each row.
         wrapped: headings of columns whose text wraps, too.
+        to: None = standard output.
     """
     lines = [[escaped(text) for text in line] for line in lines]
-    terminal = Terminal(markup=False, emoji=False)  # brackets are part of names
+    plain = Terminal(markup=False, emoji=False, force_jupyter=False)  # brackets are part of names
+    terminal = plain if to is None else Terminal(file=to, width=WIDE, markup=False, emoji=False)
     table = Table(title=escaped(title), title_justify="left")
     natural, least = [], []
     for (heading, _), column in zip(headings, zip(*lines, strict=True), strict=True):
@@ -70,7 +78,20 @@ def _print(
 
 def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
     """Print method, metrics over seeds and seconds; and the paths."""
-    for title, rows in rows_of([result for _, result in finished]).items():
+    _print_results([result for _, result in finished])
+    tell(*(path for path, _ in finished))
+
+
+def table_text(results: Sequence[Result]) -> str:
+    """What `print_table` prints of results, without their paths."""
+    to = io.StringIO()
+    _print_results(results, to)
+    return to.getvalue()
+
+
+def _print_results(results: Sequence[Result], to: IO[str] | None = None) -> None:
+    """Print a table for each suite."""
+    for title, rows in rows_of(results).items():
         headline, *others = shown_metrics("terminal", rows)
         labels = list(asked_of(rows))
         beside = [label for label in labels if label in rows[0].task.beside]
@@ -80,13 +101,14 @@ def print_table(finished: Sequence[tuple[Path, Result]]) -> None:
             *(metric_column(one, DIGITS) for one in (headline, *means, *others)),
             ("seconds", False, lambda row: f"{row.seconds or 0:.1f}"),
         ]
-        _print(title, *cells_of(rows, made), wrapped=["method"])
+        _print(title, *cells_of(rows, made), wrapped=["method"], to=to)
         if further := [label for label in labels if label not in beside]:
-            _print_client_metrics(rows, further)
-    tell(*(path for path, _ in finished))
+            _print_client_metrics(rows, further, to)
 
 
-def _print_client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) -> None:
+def _print_client_metrics(
+    rows: Sequence[ResultGroup], labels: Sequence[str], to: IO[str] | None
+) -> None:
     """Print metrics that were asked for beside accuracy: a line per method and metric."""
     parts = ("mean", "std_clients", "worst_decile", "clients")
     headings = [("method", True), ("metric", True)]
@@ -103,4 +125,4 @@ def _print_client_metrics(rows: Sequence[ResultGroup], labels: Sequence[str]) ->
         if row.client_metric(label)
     ]
     if lines:
-        _print("metrics of clients", headings, lines, ["method", "metric"])
+        _print("metrics of clients", headings, lines, ["method", "metric"], to)

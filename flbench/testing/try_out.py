@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from flbench.engine.options import EngineOptions
-from flbench.plugin.isolation import produced
-from flbench.plugin.registry import find, load_entry
+from flbench.core.dataset import Dataset
+from flbench.core.hookspecs import hookimpl
 from flbench.results.schema import Result
-from flbench.run.composition import load_method, suite_overrides
-from flbench.run.runner import execute, resolve_dataset
-from flbench.run.spec import RunSpec
-from flbench.suite import load_suite
-from flbench.testing.small_run import DEFAULTS
+from flbench.sweeps.from_python import run_suite
+
+
+@dataclass(frozen=True)
+class DefaultsAlone:
+    """A method that leaves every answer to the defaults (FedAvg)."""
+
+    @hookimpl
+    def needs(self) -> None:
+        """Need nothing."""
 
 
 def try_out(
-    plugin: str | None = None,
+    plugin: object = None,
     suite: str | None = None,
-    dataset: str | None = None,
-    model: str | None = None,
+    dataset: str | Dataset | None = None,
+    model: object = None,
     sinks: Sequence[str] = (),
     *,
     rounds: int = 1,
@@ -32,13 +37,13 @@ def try_out(
 ) -> Result:
     """Run a few rounds with installed parts, as `flbench run` does, on one CPU thread.
 
-    Messages of the run are printed.
+    It is `flbench.run_suite` with the defaults of a test. Messages go to standard error.
 
     Args:
-        plugin: a method, or several joined by "+"; None = the defaults (FedAvg).
+        plugin: a method as `run_suite` takes one; None = the defaults (FedAvg).
         suite: a suite or TOML file; None = six clients with handwritten digits, without files.
-        dataset: instead of the suite's.
-        model: instead of the suite's.
+        dataset: instead of the suite's; a name or an object.
+        model: instead of the suite's; a name or a function.
         sinks: names of sinks.
         rounds: instead of the suite's.
         seed: the seed of the run.
@@ -56,24 +61,18 @@ def try_out(
         >>> len(try_out(rounds=2, clients=3).curves["accuracy"])
         2
     """
-    all_settings = {**settings, "suite.rounds": rounds, **({"suite.model": model} if model else {})}
-    method = load_method(plugin) if plugin else None
-    overrides = suite_overrides(all_settings, [method] if method else [])
-    with tempfile.TemporaryDirectory(prefix="flbench-") as folder:
-        job = RunSpec(
-            suite=load_suite(suite or str(Path(__file__).with_suffix(".toml")), dataset, overrides),
-            method=method.compose(settings) if method else DEFAULTS,
+    with tempfile.TemporaryDirectory(prefix="flbench-") as nothing:
+        return run_suite(
+            plugin or DefaultsAlone(),
+            suite or Path(__file__).with_suffix(".toml"),
             seed=seed,
-            data_root=data_root or Path(folder),
-            out=out or Path(folder),
-            engine=EngineOptions(accelerator="cpu"),
+            rounds=rounds,
+            dataset=dataset,
+            model=model,
+            sinks=sinks,
+            settings=settings,
+            data_root=data_root or nothing,
+            out=out,
             force=True,
-            sinks=tuple((name, built_sink(name)) for name in sinks),
-            say=print,
+            accelerator="cpu",
         )
-        return execute(*resolve_dataset(job))
-
-
-def built_sink(name: str) -> object:
-    """A sink; its constructor runs as third-party code."""
-    return produced(name, f"sink '{name}'", object, load_entry(find("sinks", name)))

@@ -170,3 +170,13 @@ def test_objects_of_what_is_imported_first_are_not_looked_at_again() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["False False", "True True", "True True", "True True"]
+
+
+def test_in_a_notebook_there_are_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    console = SweepProgress()
+    console.open({}, 1)
+    console.finished("a cell", "done", "")
+    assert capsys.readouterr().err.splitlines() == ["cell 1/1  a cell  0 s left"]

@@ -1,0 +1,224 @@
+"""SuiteResults: what `run_suites` returns, as a table, columns, figures and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.results.schema import OWN_NAME, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flbench.leaderboard.grouping import ResultGroup
+
+    Rows = Sequence[tuple[str, Sequence[Result]]]
+
+
+@dataclass(frozen=True)
+class SvgFigure:
+    """A figure, as the text of an SVG file; a notebook draws it."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        """What a notebook draws."""
+        return self.svg
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file.
+
+        Raises:
+            BadParameter: its name does not end in .svg.
+            MachineError: it cannot be written.
+        """
+        from flbench.results.files import write_atomically
+
+        target = Path(path)
+        if target.suffix.lower() != ".svg":
+            raise BadParameter(f"expected a file that ends in .svg, got '{path}'")
+        write_atomically(target, self.svg.encode())
+        return target
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """By how much one method is better than another on a suite, on the same clients and seeds.
+
+    Attributes:
+        gain: mean over clients and common seeds of the headline of the first less the second, with
+            the other sign where lower is better; above 0 the first is better.
+        interval: its 95 % interval (`leaderboard/statistics.py`); with one seed it says nothing of
+            other seeds. NaN for one client of one seed.
+        p: two-sided p that it is 0, not corrected for further pairs; NaN for one seed.
+        seeds: the common seeds.
+    """
+
+    one: str
+    other: str
+    suite: str
+    headline: str
+    gain: float
+    interval: tuple[float, float]
+    p: float
+    seeds: tuple[int, ...]
+
+    @property
+    def separable(self) -> bool:
+        """Whether seeds and clients tell the two apart at the 5 % level."""
+        return self.p < 0.05
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        count = "1 seed: clients alone" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return (
+            f"{self.one} less {self.other} on {self.suite}: {self.headline} better by"
+            f" {self.gain:+.4f} [{low:+.4f}, {high:+.4f}] ({count})"
+        )
+
+
+@dataclass(frozen=True)
+class SuiteResults(Sequence[Result]):
+    """The results of several methods, suites and seeds; a sequence of them.
+
+    Attributes:
+        results: in the order of methods, suites and seeds.
+        missing: run -> why it has no result.
+    """
+
+    results: tuple[Result, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, at: Any) -> Any:  # noqa: ANN401 - a number or a slice
+        return self.results[at]
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def table(self) -> str:
+        """The table of each suite that the commands print, and what has no result."""
+        from flbench.terminal.tables import table_text
+
+        missing = [f"{title}: {why}" for title, why in self.missing.items()]
+        return "\n".join([table_text(self.results), *missing])
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row for each result, as lists by name: the columns of `runs.parquet` (`export`)."""
+        from flbench.results.export import COLUMNS, runs
+
+        rows = [row for one in self.results for row in runs(one, {})]
+        names = dict.fromkeys([one.name for one in COLUMNS["runs"]])
+        names |= dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def frame(self) -> Any:  # noqa: ANN401 - a DataFrame of pandas, which is no requirement
+        """The same as a DataFrame.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UserError(
+                "frame: pandas is not installed: pip install pandas, or take columns(), which has"
+                " the same as lists"
+            ) from None
+        return pandas.DataFrame(self.columns())
+
+    def plot(self, kind: str = "accuracy", suite: str | None = None) -> SvgFigure:
+        """Draw a figure of one suite, as `flbench plot` does.
+
+        Args:
+            kind: "accuracy" (curves over rounds; of other tasks RMSE or mAP), "pareto", "clients",
+                "scores", "membership" or "partition".
+            suite: which; None = the only one.
+
+        Raises:
+            UnknownName: no such kind or suite.
+            UserError: there is nothing to draw, or there are several suites and none is named.
+        """
+        from flbench import figures
+
+        kinds: dict[str, Callable[[Rows, str], bytes | str | None]] = {
+            "accuracy": figures.curves,
+            "pareto": figures.pareto,
+            "clients": figures.clients,
+            "scores": figures.scores,
+            "membership": figures.memberships,
+            "partition": figures.partition,
+        }
+        if kind not in kinds:
+            raise UnknownName("figure", kind, kinds, listed="there are")
+        rows = self._rows(suite)
+        first = rows[0].results[0]
+        title = f"{first.suite['name']} on {first.dataset}"
+        drawn = kinds[kind]([(row.name, row.results) for row in rows], title)
+        if drawn is None:
+            raise UserError(f"plot: the results of {title} hold nothing for a figure '{kind}'")
+        return SvgFigure(drawn.decode() if isinstance(drawn, bytes) else drawn)
+
+    def better(self, one: str, other: str, suite: str | None = None) -> PairedDifference:
+        """Compare two methods on a suite by the pairs of their clients.
+
+        Args:
+            one: a method as the table names it; its class, of an object of one's own.
+            other: another.
+            suite: which; None = the only one.
+
+        Raises:
+            UnknownName: no such method or suite.
+            UserError: several rows are meant, or the two have no seed in common.
+        """
+        from flbench.leaderboard.statistics import estimate
+        from flbench.leaderboard.table import client_headlines
+
+        rows = self._rows(suite)
+        first, second = (_row(rows, name) for name in (one, other))
+        mine, theirs = client_headlines(first), client_headlines(second)
+        seeds = tuple(sorted({*mine} & {*theirs}))
+        if not seeds:
+            raise UserError(f"'{first.name}' and '{second.name}' have no seed in common")
+        task = first.task
+        found = estimate([task.gain(mine[seed], theirs[seed]) for seed in seeds])
+        low, high = found.interval.tolist()
+        name = str(first.results[0].suite["name"])
+        pair = first.name, second.name
+        return PairedDifference(
+            *pair, name, task.headline, float(found.mean), (low, high), float(found.p), seeds
+        )
+
+    def _rows(self, suite: str | None) -> list[ResultGroup]:
+        """The rows of a suite, the best first."""
+        from flbench.leaderboard.grouping import grouped, named
+
+        tables = {key[0]: rows for key, rows in grouped(self.results).items()}
+        if suite is not None and suite not in tables:
+            raise UnknownName("suite", suite, tables, listed="there are")
+        if suite is None and len(tables) > 1:
+            names = ", ".join(tables)
+            raise UserError(f"expected one suite, there are {names}: give suite='{min(tables)}'")
+        return named(tables[next(iter(tables)) if suite is None else suite])
+
+
+def _row(rows: Sequence[ResultGroup], name: str) -> ResultGroup:
+    """The row of a name: as the table has it, a method's, or that of a class of one's own."""
+
+    def named(row: ResultGroup) -> str:
+        return row.name.replace(row.method, OWN_NAME.sub("", row.method), 1)
+
+    def names(row: ResultGroup) -> Iterator[str]:
+        yield from (row.name, row.method, named(row), OWN_NAME.sub("", row.method))
+
+    for exact in ([row for row in rows if row.name == name], [r for r in rows if name in names(r)]):
+        if len(exact) == 1:
+            return exact[0]
+        if exact:
+            raise UserError(f"'{name}' is several rows: {', '.join(row.name for row in exact)}")
+    raise UnknownName("method", name, [row.name for row in rows], listed="there are")
