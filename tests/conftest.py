@@ -79,6 +79,19 @@ def typed(
     return run
 
 
+@pytest.fixture(autouse=True)
+def forget_modules_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """A module that a test wrote and imported is no other test's: names recur, orders differ."""
+    known = set(sys.modules)
+    yield
+    written = tmp_path_factory.getbasetemp()
+    for name in sys.modules.keys() - known:
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        if any(Path(place).is_relative_to(written) for place in places if place):
+            del sys.modules[name]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
     parser.addoption("--uneven", action="store_true", help="plant the faults of support/uneven.py")
