@@ -40,6 +40,7 @@ class Dataset:
             time then; the samples of each domain are in order. None = they have no order.
         scaled: columns of `x`, shape (m, d), that are scaled to mean 0 and deviation 1 of the
             training samples, when these are known; NaN = missing, which becomes the mean.
+        filled: columns of `x` in which NaN becomes that mean, and nothing is scaled.
         domain_groups: true group of each domain, shape (D,), int64, such as the treatment of a
             plot: that of the clients that hold one domain; None = not known.
         group_names: what the numbers in `domain_groups` stand for.
@@ -59,6 +60,7 @@ class Dataset:
     keeps_test: bool = False
     gap: int | None = None
     scaled: tuple[int, ...] = ()
+    filled: tuple[int, ...] = ()
     domain_groups: Tensor | None = None
     group_names: tuple[str, ...] = ()
     task: TaskName = "classes"

@@ -43,6 +43,10 @@ BY_CHANCE = 8
 """Rows from which an order, or values that are all different, are none of chance: 2 / 8! = 5e-5."""
 ROUNDING = 1e-12
 """A deviation below this share of the largest value comes from rounding."""
+SINGLE = 2.0**-24
+"""The relative error of a number in float32."""
+LEAST, MOST = 1e-30, 1e30
+"""Between these are the largest numbers of columns that float32 holds with their squares' sums."""
 MEANT_AS_NUMBER = re.compile(r"[-+]?[$€£]?\s?[\d.,' ]*\d[.,]?\s?[%$€£]?")
 """A number as people write it: with a decimal comma, thousands, per cent or a currency."""
 ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
@@ -294,6 +298,40 @@ def groups_of(
     return torch.from_numpy(places.astype(np.int64)), tuple(names)
 
 
+def true_groups(
+    path: Path,
+    column: str,
+    values: Sequence[object],
+    domains: Tensor,
+    clients: Sequence[str],
+    remedy: str,
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The true group of each client, shape (D,), int64, and the groups' names.
+
+    Args:
+        values: the group that each row says, m.
+        domains: the client of each row, shape (m,).
+        clients: their names.
+        remedy: what to type if the column is none of true groups.
+
+    Raises:
+        UserError: a value is missing, or rows of a client differ.
+    """
+    places, names = groups_of(path, column, values, "group")
+    owners = domains.numpy()
+    first = np.unique(owners, return_index=True)[1]
+    other = np.flatnonzero((places != places[first][domains]).numpy())
+    if len(other):
+        row = int(other[0])
+        start, owner = int(first[owners[row]]), clients[int(owners[row])]
+        raise damaged(
+            path, f"column '{column}' is '{values[start]}' in row {start + 1} and '{values[row]}'"
+            f" in row {row + 1}, both of client '{owner}': expected one true group for each client;"
+            f" {remedy}"
+        )  # fmt: skip
+    return places[first], names
+
+
 def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
     """Two names that mean the same: as numbers, truth values, or but for how they are written.
 
@@ -449,6 +487,29 @@ def _anew(column: np.ndarray, block: Sequence[object]) -> bool:
     return all(np.array_equal(part, np.arange(len(part)) + first) for part in parts)
 
 
+@dataclass(frozen=True)
+class FeatureBlock:
+    """The numbers that a column of features becomes.
+
+    Attributes:
+        values: shape (m, k), float64; NaN = missing.
+        kind: what they are, in words.
+        numeric: whether they are measured, and to be scaled; else they are 0 or 1.
+        gaps: whether one is missing, in the first k' columns; a column that says so is the last.
+        indicator: whether the last column says where values are missing.
+    """
+
+    values: np.ndarray
+    kind: str
+    numeric: bool
+    gaps: bool
+    indicator: bool
+
+    def places(self, start: int) -> range:
+        """The columns that hold the values themselves, where the first one is `start`."""
+        return range(start, start + self.values.shape[1] - self.indicator)
+
+
 def features_of(
     path: Path,
     column: str,
@@ -457,12 +518,15 @@ def features_of(
     text: bool,
     fill: str,
     most: int,
-) -> tuple[np.ndarray, str]:
-    """The numbers of a column of features, shape (m, k), and what they are.
+) -> FeatureBlock:
+    """The numbers of a column of features, as they are.
 
-    Numbers are scaled to mean 0 and standard deviation 1 over the rows of `train`; a column of
-    texts becomes one of 0 and 1 for each text. What is missing is the mean of `train`; with `fill`
-    "indicator" one column more is 1 there.
+    A column of texts becomes one of 0 and 1 for each text; with `fill` "indicator" one column more
+    is 1 where a value is missing. Nothing is scaled or filled here: that is done with the training
+    samples of the clients, which a file does not know (`federation.feature_scale`).
+
+    Args:
+        train: rows that may be trained on, shape (m,), bool.
 
     Raises:
         UserError: values are missing and `fill` is "", or a column does not fit.
@@ -477,14 +541,16 @@ def features_of(
             f" {row + 1} ({values[row]!r}): leave these rows out with ?missing=drop, take the mean"
             " with ?missing=mean, or add a column that says so with ?missing=indicator"
         )  # fmt: skip
+    if gone[train].all():
+        raise damaged(path, f"column '{column}' has no value in the training part")
     known = [value for value, is_gone in zip(values, gone, strict=True) if not is_gone]
     numeric = not text and is_numeric(path, column, values)
-    table = np.full((len(values), 1), np.nan)
     if numeric:
+        table = np.full((len(values), 1), np.nan)
         table[~gone, 0] = [float(value) for value in known]
         if not np.isfinite(table[~gone]).all():
             raise damaged(path, f"column '{column}' has values that are not finite")
-        kind = "numbers"
+        table, kind = in_single(table), "numbers"
     else:
         names, places = np.unique(np.array(known), return_inverse=True)
         if len(names) > most:
@@ -495,24 +561,26 @@ def features_of(
         table = np.full((len(values), len(names)), np.nan)
         table[~gone] = np.eye(len(names))[places]
         kind = f"{len(names)} texts"
-    return _filled(
-        path, column, table, train, numeric, fill == "indicator" and bool(gone.any())
-    ), kind
+    indicator = fill == "indicator" and bool(gone.any())
+    if indicator:
+        table = np.concatenate([table, gone[:, None]], axis=1)
+    return FeatureBlock(table, kind, numeric, bool(gone.any()), indicator)
 
 
-def _filled(
-    path: Path, column: str, table: np.ndarray, train: np.ndarray, scale: bool, indicator: bool
-) -> np.ndarray:
-    gone = np.isnan(table[:, :1])
-    known = table[train & ~gone[:, 0]]
-    if not len(known):
-        raise damaged(path, f"column '{column}' has no value in the training part")
-    mean, spread = known.mean(axis=0), known.std(axis=0)
-    table = np.where(gone, mean, table)
-    if scale:
-        is_constant = spread <= ROUNDING * np.abs(known).max()
-        table = (table - mean) / np.where(is_constant, 1.0, spread)
-    return np.concatenate([table, gone], axis=1) if indicator else table
+def in_single(table: np.ndarray) -> np.ndarray:
+    """Numbers that are to be scaled, shape (m, 1), NaN = missing, so that float32 holds them.
+
+    Numbers of which float32 would lose more than a thousandth of their deviation, such as seconds
+    since 1970, become deviations from their mean, in units of their deviation. Scaling undoes any
+    shift and any unit, so no number that is trained on depends on the rows that say which.
+    """
+    largest = float(np.nanmax(np.abs(table))) or 1.0
+    shares = table / largest
+    mean, deviation = np.nanmean(shares), np.nanstd(shares)
+    if LEAST < largest < MOST and deviation > 1e3 * SINGLE:
+        return table
+    found: np.ndarray = (shares - mean) / (1.0 if deviation <= ROUNDING else deviation)
+    return found
 
 
 def refused_ids(path: Path, found: dict[str, str]) -> UserError:

@@ -55,7 +55,7 @@ def rotated(root: Path, argument: str) -> Dataset:
     x = torch.empty_like(pooled.x)
     for domain in range(DOMAINS):
         x[domains == domain] = torch.rot90(pooled.x[domains == domain], domain, dims=(2, 3))
-    return replace(pooled, name=f"rotated:{pooled.name}", x=x, domains=domains)
+    return replace(regrouped(pooled, domains), name=f"rotated:{pooled.name}", x=x)
 
 
 def label_swap(root: Path, argument: str) -> Dataset:
@@ -75,7 +75,7 @@ def label_swap(root: Path, argument: str) -> Dataset:
     domains = random_domains(len(pooled.y))
     tables = torch.stack([swapped(pooled.classes, domain) for domain in range(DOMAINS)])
     y = tables[domains, pooled.y]
-    return replace(pooled, name=f"label-swap:{pooled.name}", y=y, domains=domains)
+    return replace(regrouped(pooled, domains), name=f"label-swap:{pooled.name}", y=y)
 
 
 def writers(root: Path, argument: str) -> Dataset:
@@ -102,7 +102,13 @@ def writers(root: Path, argument: str) -> Dataset:
         grid = affine_grid(maps[domain].expand(len(own), 2, 3), list(own.shape), False)
         moved = grid_sample(own, grid, padding_mode="border", align_corners=False)
         x[domains == domain] = moved * float(strength[domain])
-    return replace(pooled, name=f"writers:{pooled.name}", x=x, domains=domains)
+    return replace(regrouped(pooled, domains), name=f"writers:{pooled.name}", x=x)
+
+
+def regrouped(pooled: Dataset, domains: Tensor) -> Dataset:
+    """A data set with other domains, shape (m,), without what it said of its own."""
+    own = {"domain_names": (), "domain_groups": None, "group_names": ()}
+    return replace(pooled, domains=domains, **own)
 
 
 def swapped(classes: int, distance: int) -> Tensor:

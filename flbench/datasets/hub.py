@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.columns import groups_of, refuse_missing, targets_of
+from flbench.datasets.columns import groups_of, refuse_missing, targets_of, true_groups
 from flbench.datasets.files import (
     SIGNED,
     asked_kind,
@@ -48,14 +48,15 @@ ABOUT = {
         ),
     )
 }
-OPTIONS = ("label", "client", "x", "size", "kind", "task")
+OPTIONS = ("label", "client", "group", "x", "size", "kind", "task")
 
 
 def hub(root: Path, argument: str) -> Dataset:
     """A data set of the hub: hub:NAME?label=label&client=COLUMN&x=COLUMN; NAME or a folder.
 
     `x` is the column of samples: images, which are read as those of `images:` and resized to `size`
-    x `size` pixels, or lists of numbers; by default the only such one. `task` says what is
+    x `size` pixels, or lists of numbers; by default the only such one. `group` is the column of the
+    true group of each client. `task` says what is
     predicted: classes, numbers or labels, of which a sample has any number (words between ;, lists,
     or a column of 0 and 1 for each, label=A,B). Splits named by words for
     parts are the parts; validation is joined to training, and any others are left out.
@@ -81,17 +82,20 @@ def hub(root: Path, argument: str) -> Dataset:
     parts = [splits[split] for split in [*train, *tested]]
     columns = list(parts[0].column_names)
     targets, client = options.get("label", "label").split(","), options.get("client")
+    group = options.get("group")
+    if group is not None and client is None:
+        raise BadParameter(f"hub:{argument}: group is the true group of each client: say client=")
     kind = asked_kind(f"hub:{argument}", options)
     task = cast("TaskName", options.get("task", "classes"))
     if task not in TASKS:
         raise BadParameter(f"hub:{argument}: task is {', '.join(TASKS)}, got '{task}'")
-    x = options.get("x") or sample_column(name, parts[0], [*targets, client])
-    for asked in (*targets, client, x):
+    x = options.get("x") or sample_column(name, parts[0], [*targets, client, group])
+    for asked in (*targets, client, group, x):
         if asked is not None and asked not in columns:
             raise damaged(Path(name), f"it has no column '{asked}', but {', '.join(columns)}")
     same_columns(
         name, {split: splits[split] for split in [*train, *tested]},
-        [asked for asked in (*targets, client, x) if asked is not None],
+        [asked for asked in (*targets, client, group, x) if asked is not None],
     )  # fmt: skip
     values = [value for part in parts for value in part[x]]
     samples = as_samples(name, x, values, options, kind)
@@ -106,6 +110,11 @@ def hub(root: Path, argument: str) -> Dataset:
     if client is not None:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
+    groups, group_names = None, ()
+    if group is not None and domains is not None:
+        said = [value for part in parts for value in part[group]]
+        remedy = "leave group= out of the options"
+        groups, group_names = true_groups(Path(name), group, said, domains, clients, remedy)
     sizes = sum(len(splits[split]) for split in train)
     test = torch.arange(len(y)) >= sizes if tested else None
     data = Dataset(
@@ -113,7 +122,7 @@ def hub(root: Path, argument: str) -> Dataset:
         label_names=(
             names_of(parts[0], targets[0], found.names) if task == "classes" else found.names
         ), domain_names=clients, notes=tuple(notes), keeps_test=True,
-        task=task,
+        domain_groups=groups, group_names=group_names, task=task,
     )  # fmt: skip
     data = by_time(data, samples.numpy()) if samples.ndim < 4 else data
     if data.gap is None and samples.is_floating_point():

@@ -9,8 +9,10 @@ Columns, named in the first line of a file in UTF-8:
              `natural` makes each a client
     split    perhaps: the part, `train` or `test` (and `validation`, which counts as `train`);
              without it there is no original test part
-    others   features: a column of numbers is scaled to mean 0 and standard deviation 1 of the
-             training part; any other column becomes one column per value (0 or 1)
+    group    perhaps: the true group of the client, any text, the same in all of its rows; what
+             methods find is compared with it, and no method but `oracle` sees it
+    others   features: a column of numbers is scaled to mean 0 and standard deviation 1 of what
+             clients train on; any other column becomes one column per value (0 or 1)
 
 Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
 
@@ -18,9 +20,11 @@ Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
     task       what they hold: classes, numbers (one or several columns), or labels, of which a
                sample has any number: a column of 0 and 1 for each, or one column of words between ;
                with `none` for no label
-    missing    what becomes of rows where a feature is missing: drop, mean or indicator
+    missing    what becomes of rows where a feature is missing: drop, mean (of what clients train
+               on) or indicator
     leave      columns that are no features
-    use        columns that look like numbers of rows, and are features all the same
+    use        columns that look like numbers of rows, or are called group, and are features all
+               the same
     text       columns of numbers that are texts, such as codes
     time       a column that says when a sample was: rows are put in its order, and parts divided by
                time
@@ -52,6 +56,7 @@ from flbench.datasets.columns import (
     part_in,
     refused_ids,
     targets_of,
+    true_groups,
 )
 from flbench.datasets.files import damaged, no_file, text_in
 from flbench.datasets.parts import parts_of, words_for_parts
@@ -64,7 +69,7 @@ LARGEST = 2**31
 """Bytes of a file."""
 VALUES = 100
 """Most values of a column that is not numeric."""
-LABEL, RESERVED = "label", ("client", "split")
+LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 """The column that is predicted unless another one is named, and those that are no features."""
 OPTIONS = ("label", "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
@@ -103,7 +108,8 @@ def table(root: Path, argument: str) -> Dataset:
         columns = in_order(path, when, columns)
         notes.append(f"rows are in the order of column {when}, which is no feature")
     columns = {name: values for name, values in columns.items() if name not in (*left, when)}
-    kept = (*targets, *RESERVED)
+    grouped = GROUP in columns and GROUP not in (*targets, *listed(options, "use"))
+    kept = (*targets, *RESERVED, *([GROUP] if grouped else ()))
     features = {name: values for name, values in columns.items() if name not in kept}
     if not features:
         raise damaged(path, "it needs one or more columns of features")
@@ -124,19 +130,30 @@ def table(root: Path, argument: str) -> Dataset:
     found = targets_of(path, task, {name: columns[name] for name in targets})
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
-    domains = None
+    domains, clients = None, ()
     if "client" in columns:
         domains, clients = groups_of(path, "client", columns["client"], "client")
         if words_for_parts(clients) and len(words_for_parts(clients)) == len(clients):
             raise damaged(path, f"column 'client' says {', '.join(clients)}: name it 'split'")
+    groups, group_names = None, ()
+    if grouped:
+        feature = f"if it is a feature, type ?use={GROUP}"
+        if domains is None:
+            raise damaged(
+                path, f"column '{GROUP}' is the true group of each client, and there is no column"
+                f" 'client': add one; {feature}"
+            )  # fmt: skip
+        groups, group_names = true_groups(path, GROUP, columns[GROUP], domains, clients, feature)
     train = np.ones(len(y), dtype=bool) if test is None else ~test
     raw = [numbers_of(values) for values in features.values()]
-    parts, kinds = [], []
+    parts, kinds, scaled, filled = [], [], [], []
     for name, values in features.items():
         text = name in listed(options, "text")
-        part, kind = features_of(path, name, values, train, text, fill, VALUES)
-        parts.append(part)
-        kinds.append(f"{name} ({kind})")
+        block = features_of(path, name, values, train, text, fill, VALUES)
+        places = block.places(sum(part.shape[1] for part in parts))
+        (scaled if block.numeric else filled if block.gaps else []).extend(places)
+        parts.append(block.values)
+        kinds.append(f"{name} ({block.kind})")
     data = Dataset(
         f"csv:{argument}",
         torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
@@ -145,11 +162,15 @@ def table(root: Path, argument: str) -> Dataset:
         domains,
         None if test is None else torch.from_numpy(test),
         label_names=found.names,
-        domain_names=() if domains is None else clients,
+        domain_names=clients,
         features=tuple(kinds),
         notes=tuple(notes),
         keeps_test=True,
         gap=int(options.get("gap", 0)) if when else None,
+        scaled=tuple(scaled),
+        filled=tuple(filled),
+        domain_groups=groups,
+        group_names=group_names,
         task=task,
     )
     is_windows = not when and all(one is not None for one in raw)

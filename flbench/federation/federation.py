@@ -20,7 +20,7 @@ from flbench.core.dataset import Dataset, Indices, Partition
 from flbench.core.seeding import rng
 from flbench.core.targets import task_of
 from flbench.errors import UserError
-from flbench.federation.feature_scale import scaled
+from flbench.federation.feature_scale import SCALARS, scalars, scaled
 from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
 from flbench.federation.target_scale import TargetScale, prepared
@@ -122,7 +122,7 @@ class Federation:
         classes: number of labels, or other outputs.
         fingerprint: hashes of the data and of all index lists, hexadecimal.
         newcomers: clients that do not take part in training, or None.
-        scaled: number of columns that are scaled (`feature_scale`).
+        scaled: scalars that say how features are scaled, by item of the ledger (`feature_scale`).
         scale: of numbers that are predicted; None = other targets.
     """
 
@@ -132,7 +132,7 @@ class Federation:
     classes: int
     fingerprint: Mapping[str, str]
     newcomers: Newcomers | None = None
-    scaled: int = 0
+    scaled: Mapping[str, int] = field(default_factory=dict)
     scale: TargetScale | None = None
 
     @property
@@ -349,7 +349,7 @@ def federated(dataset: Dataset, division: Division, gather: Gather = gathered) -
             held_out=pool({"test": splits["test"][n:]}),
             groups=None if groups is None else groups[n:].clone(),
         ),
-        scaled=len(dataset.scaled),
+        scaled={item: count for item in SCALARS if (count := scalars(item, dataset))},
         scale=scale,
     )
 

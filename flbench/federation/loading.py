@@ -115,10 +115,13 @@ def check_groups(owner: str, dataset: Dataset) -> None:
         PluginError: they are not, or it has not.
     """
     width = dataset.x.shape[1] if dataset.x.ndim == 2 else 0
-    wrong = [one for one in dataset.scaled if not 0 <= one < width]
-    if wrong or (dataset.scaled and not dataset.x.is_floating_point()):
+    named = (*dataset.scaled, *dataset.filled)
+    wrong = [one for one in named if not 0 <= one < width] or len({*named}) < len(named)
+    if wrong or (named and not dataset.x.is_floating_point()):
         shape = tuple(dataset.x.shape)
-        raise PluginError(f"{owner}: scaled names columns of x in float32, got x of {shape}")
+        raise PluginError(
+            f"{owner}: scaled and filled name columns of x in float32, each once, got x of {shape}"
+        )
     groups, domains = dataset.domain_groups, dataset.domains
     if groups is None:
         return

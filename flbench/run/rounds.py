@@ -6,7 +6,8 @@ It draws the cohort of each round, lets it train, averages, and has every client
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class Run:
 
     Attributes:
         context: the context of round 0; each round gets a copy.
-        scaled: number of features that are scaled (`federation.feature_scale`).
+        scaled: scalars that say how features are scaled (`Federation.scaled`).
         held_out: the test samples, which no hook can reach from its context.
         checkpoint: where the last whole round is kept; None = nowhere.
         judged: ids of the clients that are judged, ascending; None = all.
@@ -81,7 +82,7 @@ class Run:
     history: History
     origin: Origin
     newcomers: Newcomers | None = None
-    scaled: int = 0
+    scaled: Mapping[str, int] = field(default_factory=dict)
     checkpoint: Path | None = None
     judged: Tensor | None = None
     metrics: ClientMetrics | None = None

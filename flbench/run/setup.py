@@ -573,10 +573,8 @@ def count_scales(run: Run) -> None:
         scalars = target_scale.SCALARS * run.context.outputs
         ledger.send("up", everybody, target_scale.SUMS, scalars)
         ledger.send("down", everybody, target_scale.SCALE, scalars)
-    if run.scaled:
-        sums, scale = feature_scale.SUMS, feature_scale.SCALE
-        ledger.send("up", everybody, sums, feature_scale.SCALARS[sums] * run.scaled)
-        ledger.send("down", everybody, scale, feature_scale.SCALARS[scale] * run.scaled)
+    for item, count in run.scaled.items():
+        ledger.send("up" if item == feature_scale.SUMS else "down", everybody, item, count)
 
 
 def loaded(run: Run, path: Path, origin: Origin, changed_source: bool) -> Resumed:

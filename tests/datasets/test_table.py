@@ -13,6 +13,7 @@ from mentions import mention, mentions
 from flbench.core.dataset import Dataset
 from flbench.datasets.status import contents
 from flbench.errors import MissingData, UserError
+from flbench.federation.feature_scale import scaled
 from flbench.federation.loading import load_dataset
 
 TABLE = """label,client,split,age,colour
@@ -28,10 +29,17 @@ def loaded(folder: Path, text: str, options: str = "") -> Dataset:
     return load_dataset(f"csv:{path}{options}", Path("nowhere"))
 
 
+def ready(found: Dataset) -> torch.Tensor:
+    """The samples as they are where all rows but those of the test part are trained on."""
+    rows = torch.ones(len(found.y), dtype=torch.bool) if found.test is None else ~found.test
+    return scaled(found, np.flatnonzero(rows.numpy()))
+
+
 def test_a_table_by_hand(tmp_path: Path) -> None:
     """Ages 10 and 30 have mean 20 and deviation 10, so 50 is 3; colours are blue and red."""
     found = loaded(tmp_path, TABLE)
-    assert found.x.tolist() == [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [3.0, 0.0, 1.0]]
+    assert found.x.tolist() == [[10.0, 0.0, 1.0], [30.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
+    assert ready(found).tolist() == [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [3.0, 0.0, 1.0]]
     assert (found.y.tolist(), found.classes) == ([0, 1, 1], 2)
     assert found.domains is not None and found.domains.tolist() == [0, 1, 0]
     assert found.test is not None and found.test.tolist() == [False, False, True]
@@ -40,7 +48,7 @@ def test_a_table_by_hand(tmp_path: Path) -> None:
 
 def test_only_labels_and_features_are_needed(tmp_path: Path) -> None:
     found = loaded(tmp_path, "\ufefflabel, b\n1, 2\n0, 2\n\n")
-    assert found.x.tolist() == [[0.0], [0.0]], "a column of equal numbers"
+    assert ready(found).tolist() == [[0.0], [0.0]], "a column of equal numbers"
     assert (found.domains, found.test) == (None, None)
 
 
@@ -48,8 +56,9 @@ def test_a_constant_column_is_not_blown_up(tmp_path: Path) -> None:
     """The deviation of equal numbers that are no binary fractions is not quite 0."""
     rows = "0,train,0.3\n" * 499 + "1,train,0.3\n1,test,0.2\n"
     found = loaded(tmp_path, f"label,split,a\n{rows}")
-    assert found.x[:500].abs().max() < 1e-9
-    assert found.x[500].item() == pytest.approx(-0.1)
+    x = ready(found)
+    assert x[:500].abs().max() < 1e-9
+    assert x[500].item() == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +205,13 @@ def test_what_becomes_of_gaps_is_chosen(
     tmp_path: Path, fill: str, expected: list[list[float]], labels: list[int]
 ) -> None:
     found = loaded(tmp_path, GAPS, f"?missing={fill}")
-    assert torch.allclose(found.x, torch.tensor(expected))
+    assert torch.allclose(ready(found), torch.tensor(expected))
     assert found.y.tolist() == labels
 
 
 def test_only_the_training_part_says_what_the_mean_is(tmp_path: Path) -> None:
     text = "label,split,a\n0,train,1\n1,train,3\n0,train,\n1,test,100\n"
-    assert loaded(tmp_path, text, "?missing=mean").x[:, 0].tolist() == [-1, 1, 0, 98]
+    assert ready(loaded(tmp_path, text, "?missing=mean"))[:, 0].tolist() == [-1, 1, 0, 98]
 
 
 @pytest.mark.parametrize("column", ["label", "client"])
@@ -314,7 +323,7 @@ def test_a_validation_part_counts_as_training(tmp_path: Path) -> None:
     text = "label,split,a\n0,Training,1\n1,VAL,3\n0,Testing,2\n"
     found = loaded(tmp_path, text)
     assert found.test is not None and found.test.tolist() == [False, False, True]
-    assert found.x[:, 0].tolist() == [-1, 1, 0]
+    assert ready(found)[:, 0].tolist() == [-1, 1, 0]
     assert found.notes == ("the validation part is in the training part: suites draw their own",)
 
 
@@ -327,7 +336,7 @@ def test_values_between_semicolons(tmp_path: Path) -> None:
     text = "label;a\n0;1\n1;2\n"
     with pytest.raises(UserError, match=r"separator=%3B'"):
         loaded(tmp_path, text)
-    assert loaded(tmp_path, text, "?separator=%3B").x.tolist() == [[-1.0], [1.0]]
+    assert loaded(tmp_path, text, "?separator=%3B").x.tolist() == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("option", ["?missing=no", "?colour=red", "?leave=z", "?use=z", "?text=z"])
@@ -423,3 +432,51 @@ def test_a_look_says_what_training_and_test_part_share(tmp_path: Path) -> None:
     assert mentions(told, "nobody trains on c", "1 test samples")
     apart = contents(loaded(tmp_path, "label,split,a\n" + "\n".join([*rows[:6], "a,test,7"])))
     assert not mentions(apart, "note")
+
+
+def test_numbers_that_float32_cannot_tell_apart_are_scaled_as_they_are(tmp_path: Path) -> None:
+    """Seconds since 1970, and numbers beyond the range of float32 and below it."""
+    rng = np.random.default_rng(0)
+    columns = np.stack([1.7e9 + rng.normal(size=30), 1e200 * rng.normal(size=30),
+                        1e-200 * rng.normal(size=30)], axis=1)  # fmt: skip
+    rows = "".join(f"{i % 2},{','.join(map(repr, row))}\n" for i, row in enumerate(columns.tolist()))
+    found = scaled(loaded(tmp_path, f"label,a,b,c\n{rows}"), np.arange(20))
+    units = columns / np.abs(columns).max(axis=0)
+    expected = (units - units[:20].mean(axis=0)) / units[:20].std(axis=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+GROUPED = """label,client,group,a
+0,x,coast,1
+1,y,inland,2.5
+1,x,coast,4
+0,z,coast,3
+"""
+
+
+def test_true_groups_by_hand(tmp_path: Path) -> None:
+    found = loaded(tmp_path, GROUPED)
+    assert found.domain_groups is not None and found.domain_groups.tolist() == [0, 1, 0]
+    assert found.group_names == ("coast", "inland")
+    assert found.features == ("a (numbers)",)
+
+
+@pytest.mark.parametrize("option", ["?use=group", "?leave=group", "?label=group"])
+def test_a_column_that_is_called_group_may_be_something_else(tmp_path: Path, option: str) -> None:
+    text = GROUPED.replace("label", "kind") if "label" in option else GROUPED
+    found = loaded(tmp_path, text, option)
+    assert (found.domain_groups, found.group_names) == (None, ())
+    assert ("group (2 texts)" in found.features) == (option == "?use=group")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (GROUPED.replace("x,coast,4", "x,inland,4"), ("group", "row 1", "row 3", "'x'", "use")),
+        (GROUPED.replace("client", "a2"), ("group", "no column 'client'", "use=group")),
+        (GROUPED.replace("z,coast", "z,"), ("group", "row 4", "fill")),
+    ],
+)
+def test_true_groups_that_are_none(tmp_path: Path, text: str, facts: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=mention(*facts)):
+        loaded(tmp_path, text)

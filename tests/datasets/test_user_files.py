@@ -552,6 +552,16 @@ def test_label_swap_changes_labels_by_domain_and_no_image(tmp_path: Path) -> Non
     assert bool((swapped.y != plain.y)[swapped.domains == 1].all())
 
 
+def test_derived_data_have_domains_of_their_own(tmp_path: Path) -> None:
+    """Names and true groups of the clients of a table are not those of the four new domains."""
+    path = tmp_path / "mine.csv"
+    rows = [f"{i % 4},c{i % 6},g{i % 2},{i * i % 7}" for i in range(48)]
+    path.write_text("\n".join(["label,client,group,a", *rows]), encoding="utf-8")
+    own, swapped = (load_dataset(f"{one}csv:{path}", tmp_path) for one in ("", "label-swap:"))
+    assert own.domain_groups is not None and own.domain_groups.tolist() == [0, 1, 0, 1, 0, 1]
+    assert (swapped.domain_groups, swapped.group_names, swapped.domain_names) == (None, (), ())
+
+
 def test_label_swap_needs_four_labels(tmp_path: Path) -> None:
     three = {"y_train": np.arange(12) % 3, "y_test": np.arange(6) % 3}
     path = stored(tmp_path / "mine.npz", **three)

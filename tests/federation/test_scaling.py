@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from flbench.errors import PluginError
 from flbench.federation.build import divide
 from flbench.federation.feature_scale import scaled
 from flbench.federation.federation import Federation
-from flbench.federation.loading import check
+from flbench.federation.loading import check, load_dataset
 from flbench.plugin.hooks import HookCaller
 from flbench.suite import Suite
 
@@ -86,7 +88,7 @@ def test_nothing_is_scaled_that_is_not_named() -> None:
     data = table(scaled=())
     found = divided(data)
     assert torch.equal(found.visible.x[:, 1], found.visible.x[:, 0])
-    assert found.scaled == 0
+    assert found.scaled == {}
 
 
 def test_clients_have_the_groups_of_their_domains() -> None:
@@ -145,3 +147,37 @@ def test_what_the_server_learns_of_the_scale_is_counted(play_toy: Play) -> None:
     found = play_toy("local-only", rounds=1, dataset=data).run.ledger.totals
     assert found["up"] == {"model": 0, "feature sums": 6 * 3 * 3 * 4}
     assert found["down"] == {"model": 0, "feature scale": 6 * 3 * 2 * 4}
+
+
+def test_what_is_filled_only_is_counted(play_toy: Play) -> None:
+    """Count and sum go up, the mean comes down."""
+    data = replace(toy_dataset(), scaled=(0,), filled=(1, 2))
+    found = play_toy("local-only", rounds=1, dataset=data).run.ledger.totals
+    assert found["up"] == {"model": 0, "feature sums": 6 * (3 + 2 * 2) * 4}
+    assert found["down"] == {"model": 0, "feature scale": 6 * (2 + 2) * 4}
+
+
+def test_filling_by_hand() -> None:
+    """Rows 0 and 1 are trained on: the gap becomes .5, and nothing is scaled."""
+    x = torch.tensor([[1.0, 0], [0, 7], [torch.nan, 9]])
+    data = Dataset("made", x, torch.tensor([0, 1, 0]), 2, filled=(0,))
+    assert scaled(data, np.array([0, 1])).tolist() == [[1, 0], [0, 7], [0.5, 9]]
+
+
+@pytest.mark.parametrize("missing", ["mean", "indicator"])
+def test_no_tested_row_of_a_table_moves_what_is_trained_on(tmp_path: Path, missing: str) -> None:
+    """A file without a test part, of which suites draw one: its rows may say what they like."""
+    path = tmp_path / "mine.csv"
+
+    def of(rows: Sequence[str]) -> Federation:
+        path.write_text("\n".join(["label,client,n,word", *rows]), encoding="utf-8")
+        return divided(load_dataset(f"csv:{path}?missing={missing}&use=n", tmp_path))
+
+    rows = [f"{i % 2},c{i // 10},{i},{'?' if i % 7 == 3 else 'ab'[i % 2]}" for i in range(40)]
+    first = of(rows)
+    assert first.held_out.places is not None
+    for row in first.held_out.places.tolist():
+        rows[row] = f"{row % 2},c{row // 10},{10_000 + row},{'b' if row % 7 else '?'}"
+    other = of(rows)
+    assert not torch.equal(first.held_out.x, other.held_out.x)
+    assert torch.equal(first.visible.x, other.visible.x)
