@@ -1,10 +1,11 @@
-"""`flbench tune`: search a method's parameters with an equal budget."""
+"""`flbench tune`: search methods' parameters, or learning rates, with an equal budget."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from flbench.cli.options import (
     SettingsOption,
     Threads,
     Workers,
+    names,
     read_settings,
     read_workers,
 )
@@ -28,12 +30,14 @@ from flbench.sweeps.request import Cell, RunRequest, resolve
 from flbench.sweeps.tuning import (
     FIRST_SEED,
     NO_SCORE,
+    RATE,
     SCORE,
     Point,
     Trial,
     grid_of,
     order,
     points,
+    rates_of,
     score_of,
 )
 from flbench.tasks import TASKS, Task
@@ -46,12 +50,22 @@ if TYPE_CHECKING:
 
 
 def tune(
-    method: Annotated[str, typer.Argument(help="a method (flbench list methods)")],
+    methods: Annotated[
+        str, typer.Argument(metavar="METHOD", help="a method, or several between commas")
+    ],
     suite: Annotated[str, typer.Option("--suite", "-s", help="suite or TOML file")],
-    budget: Annotated[int, typer.Option(min=2, max=MOST_SEEDS, help="sets of parameters to try")],
+    budget: Annotated[
+        int | None, typer.Option(min=2, max=MOST_SEEDS, help="sets of parameters to try")
+    ] = None,
     tried: Annotated[
         list[str] | None,
         typer.Option("--try", metavar="KEY=V1,V2", help="values of a parameter; repeatable"),
+    ] = None,
+    try_lr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F1,F2", help="factors of the suite's learning rate, as 1/3,3; no parameters"
+        ),
     ] = None,
     tuning_seeds: Annotated[
         int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 1000.. of the trials")
@@ -69,6 +83,12 @@ def tune(
     workers: Workers = "auto",
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
+    if (budget is None) == (try_lr is None) or (try_lr is not None and tried):
+        raise typer.BadParameter(
+            "expected --budget, the number of sets of parameters, or --try-lr, factors of the"
+            " suite's learning rate; --try goes with --budget"
+        )
+    factors = None if try_lr is None else _factors(try_lr)
     from flbench.sweeps.workers import prepare_workers, run_in_workers
     from flbench.terminal.console import SweepProgress
 
@@ -79,9 +99,9 @@ def tune(
         from flbench.run.composition import load_method
 
         load = cache(load_method)
-        load(method)
+        for method in names([methods]):
+            load(method)
     base = RunRequest(
-        methods=(method,),
         suites=(suite,),
         settings=read_settings(settings),
         rounds=rounds,
@@ -92,39 +112,109 @@ def tune(
         resume=True,
     )
     launch = partial(run_in_workers, progress=progress, workers=number)
-    search = Search(base, load, progress, launch)
-    grid = search.grid(tried or [])
-    drawn = points(grid, budget, f"{method}/{suite}")
-    numbers = tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
-    best, score = search.best_of(drawn, list(grid), numbers, trials)
-    from flbench.results.schema import Tuning
+    seeds_of_trials = tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
+    searches = [
+        Search(replace(base, methods=(method,)), load, progress, seeds_of_trials, trials)
+        for method in names([methods])
+    ]
+    for search in searches:
+        search.draw(budget, tried or [], factors)
+    outcomes = _run([cell for search in searches for cell in search.trials], progress, launch)
+    cells: list[Cell] = []
+    for search in searches:
+        try:
+            cells += search.judged(outcomes, seeds)
+        except UserError as error:
+            if len(searches) == 1:
+                raise
+            progress.tell(f"{search.method}: {error}")
+    conclude(_run(cells, progress, launch), progress)
 
-    found = Tuning(budget=budget, tried=len(drawn), seeds=list(numbers), score=score)
-    scored = replace(base, seeds=tuple(range(seeds)))
-    cells = [*search.cells(scored), *search.cells(replace(scored, tuning=found), best)]
-    conclude(search.run(cells), progress)
+
+def _run(cells: Sequence[Cell], progress: SweepProgress, launch: Launch) -> dict[Cell, Outcome]:
+    """Run cells that are not complete."""
+    from flbench.sweeps.sweep import run_missing
+
+    return run_missing(cells, progress, launch)
 
 
-@dataclass(frozen=True)
+def _factors(text: str) -> list[float]:
+    """The factors of `--try-lr 1/3,3`."""
+    try:
+        found = [float(Fraction(one.strip())) for one in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        found = []
+    if not found or min(found) <= 0 or {*found} == {1.0}:
+        raise typer.BadParameter(
+            f"--try-lr expects factors of the suite's learning rate such as 1/3,3, got '{text}'"
+        )
+    return found
+
+
+@dataclass
 class Search:
-    """The search for parameters of a method.
+    """The search for parameters of a method, or for its learning rate.
 
     Attributes:
         base: the request for its defaults.
         load: imports methods, each once.
         progress: shows the trials.
-        launch: runs cells.
+        seeds: seeds of the trials.
+        folder: where the trials are kept.
+        points: what is tried, the defaults first.
+        wanted: the runs of each point.
+        budget: points that might be tried.
     """
 
     base: RunRequest
     load: Callable[[str], LoadedMethod]
     progress: SweepProgress
-    launch: Launch
+    seeds: tuple[int, ...]
+    folder: Path
+    points: list[Point] = field(default_factory=list)
+    wanted: list[list[Cell]] = field(default_factory=list)
+    budget: int = 0
 
     @property
     def method(self) -> str:
         """Its name."""
         return self.base.methods[0]
+
+    @property
+    def trials(self) -> list[Cell]:
+        """All runs of the search."""
+        return [cell for cells in self.wanted for cell in cells]
+
+    @property
+    def for_rate(self) -> bool:
+        """Whether it is for the learning rate."""
+        return any(RATE in point for point in self.points)
+
+    def draw(
+        self, budget: int | None, tried: Sequence[str], factors: Sequence[float] | None
+    ) -> None:
+        """Decide what is tried: `factors` of the suite's learning rate, else sets of parameters.
+
+        Raises:
+            UserError: the method is several, or has no number to tune; or the suite has no
+                validation samples, or what is set fixes the learning rate.
+        """
+        trial = replace(self.base, seeds=self.seeds, out=self.folder)
+        (usual, *_) = self.cells(trial)
+        if not usual.spec.suite.validation_fraction:
+            raise UserError(NO_SCORE)
+        if factors is None:
+            assert budget is not None, "one of the two is typed"
+            grid = self.grid(tried)
+            self.points = points(grid, budget, f"{self.method}/{self.base.suites[0]}")
+            what, self.budget = f"sets of {', '.join(grid)}", budget
+        else:
+            first, *others = rates_of(usual.spec.suite.local.lr, factors)
+            self.points = [{}, *({RATE: one} for one in others)]
+            what, self.budget = f"learning rates, {first:g} and others,", len(self.points)
+        self.wanted = [self.cells(trial, point) for point in self.points]
+        many = f"{len(self.points)} {what} of {self.method}"
+        self.progress.tell(f"{many}; {len(self.seeds)} tuning seeds each")
 
     def grid(self, tried: Sequence[str]) -> dict[str, list[Any]]:
         """The values of each parameter that is searched for; `tried` are those of `--try`.
@@ -147,46 +237,76 @@ class Search:
 
     def cells(self, request: RunRequest, point: Point | None = None) -> list[Cell]:
         """The cells of a request with the parameters of a point."""
-        chosen = {f"{self.method}.{key}": value for key, value in (point or {}).items()}
+        chosen = {
+            key if key == RATE else f"{self.method}.{key}": value
+            for key, value in (point or {}).items()
+        }
         one = replace(request, settings={**request.settings, **chosen})
         return resolve(one, self.progress, self.load)
 
-    def run(self, cells: Sequence[Cell]) -> dict[Cell, Outcome]:
-        """Run cells that are not complete."""
-        from flbench.sweeps.sweep import run_missing
-
-        return run_missing(cells, self.progress, self.launch)
-
-    def best_of(
-        self, drawn: Sequence[Point], names: Sequence[str], seeds: tuple[int, ...], folder: Path
-    ) -> tuple[Point, str]:
-        """Try values of the named parameters on seeds; write down and print how good each point is.
+    def judged(self, outcomes: Mapping[Cell, Outcome], seeds: int) -> list[Cell]:
+        """Judge the trials, write down and print how good each point is.
 
         Returns:
-            The best point, and the curve by which it is the best.
+            The runs of the defaults and of the best point on the scoring seeds.
 
         Raises:
-            UserError: the suite has no validation samples, or no trial came to an end.
+            UserError: no trial came to an end.
         """
-        tell, trial = self.progress.tell, replace(self.base, seeds=seeds, out=folder)
-        wanted = [self.cells(trial, point) for point in drawn]
-        if not wanted[0][0].spec.suite.validation_fraction:
-            raise UserError(NO_SCORE)
-        tell(f"{len(drawn)} sets of {', '.join(names)}; {len(seeds)} tuning seeds each")
-        outcomes = self.run([cell for cells in wanted for cell in cells])
-        scores = [score_of([outcomes[cell] for cell in cells]) for cells in wanted]
-        task = task_of(outcomes.values())
-        judged = sorted(map(Trial, drawn, scores), key=partial(order, task=task))
-        score = task.named(SCORE)
-        report = _write(judged, self.method, wanted[0][0], score)
+        from flbench.results.schema import Tuning
+
+        own = [outcomes[cell] for cell in self.trials]
+        scores = [score_of([outcomes[cell] for cell in cells]) for cells in self.wanted]
+        task = task_of(own)
+        judged = sorted(map(Trial, self.points, scores), key=partial(order, task=task))
+        score, seconds = task.named(SCORE), sum(map(_seconds, own))
+        report = self._write(judged, score, seconds)
         for one in judged:
             shown = "failed" if one.score is None else f"{one.score:.4f}"
-            tell(f"  {shown}  {_shown(one.params)}")
+            self.progress.tell(f"  {shown}  {_shown(one.params)}")
         best = judged[0]
         if best.score is None:
             raise UserError(f"no trial came to an end; see {report}")
-        tell(f"best {score}: {_shown(best.params)}; all trials are in {report}")
-        return best.params, score
+        self.progress.tell(
+            f"best {score} of {self.method}: {_shown(best.params)}; trials took {seconds:.0f} s,"
+            f" all are in {report}"
+        )
+        usual = self.trials[0].spec.suite.local.lr
+        found = Tuning(
+            budget=self.budget,
+            tried=len(self.points),
+            seeds=list(self.seeds),
+            score=score,
+            lr=best.params.get(RATE, usual) if self.for_rate else None,
+        )
+        params = {key: value for key, value in best.params.items() if key != RATE}
+        scored = replace(self.base, seeds=tuple(range(seeds)))
+        return [*self.cells(scored), *self.cells(replace(scored, tuning=found), params)]
+
+    def _write(self, judged: Sequence[Trial], score: str, seconds: float) -> Path:
+        """Write all trials and their scores down; return where."""
+        from flbench.results.files import write_atomically
+
+        spec = self.trials[0].spec
+        suite = spec.suite
+        table = {
+            "method": self.method,
+            "suite": suite.name,
+            "dataset": suite.dataset,
+            "score": score,
+            "seconds": round(seconds, 3),
+            "settings": suite.settings(),
+            "trials": [asdict(one) for one in judged],
+        }
+        name = f"{self.method}-lr.json" if self.for_rate else f"{self.method}.json"
+        path = spec.path.parents[2] / name
+        write_atomically(path, f"{json.dumps(table, indent=1)}\n".encode())
+        return path
+
+
+def _seconds(outcome: Outcome) -> float:
+    """Wall time of a trial."""
+    return 0.0 if outcome.result is None else outcome.result.seconds.get("total", 0.0)
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:
@@ -205,15 +325,3 @@ def task_of(outcomes: Iterable[Outcome]) -> Task:
     """The task of what was run; classes where every run failed."""
     found = (one.result.headline for one in outcomes if one.result is not None)
     return next(found, TASKS["classes"])
-
-
-def _write(judged: Sequence[Trial], method: str, cell: Cell, score: str) -> Path:
-    """Write all trials and their scores down; return where."""
-    from flbench.results.files import write_atomically
-
-    suite = cell.spec.suite
-    about = {"method": method, "suite": suite.name, "dataset": suite.dataset, "score": score}
-    table = {**about, "settings": suite.settings(), "trials": [asdict(one) for one in judged]}
-    path = cell.spec.path.parents[2] / f"{method}.json"
-    write_atomically(path, f"{json.dumps(table, indent=1)}\n".encode())
-    return path

@@ -21,6 +21,8 @@ from flbench.federation.pooled import Pooled
 
 CHUNK = 256
 """Samples (for text: tokens) per forward pass; activations of small images stay in the cache."""
+SCALARS = 2**17
+"""Logits of text per forward pass, if they are more than those of a CHUNK."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ def evaluate_model(
     calibration = torch.zeros(judging.bins, 3, dtype=torch.float64)
     stream, measured = judging.stream(pooled), []
     said: list[Tensor] = []
-    for x, y in zip(pooled.x.split(size), pooled.y.split(size), strict=True):
+    while at < len(pooled.y):
+        x, y = pooled.x[at : at + size], pooled.y[at : at + size]
         with undoing(), space.fabric.autocast():
             logits = module.predict(x) if predictor is None else predictor(module, x)
         logits = logits.detach()
@@ -130,7 +133,7 @@ def evaluate_model(
             stream.add(at, logits.float(), y)
         if judging.keeps_outputs:
             said.append(logits.float().cpu())
-        at += len(y)
+        at, size = at + len(y), widened(size, logits)
     sums = sums_of(torch.cat(measured), pooled)
     outputs = of_clients(torch.cat(said), pooled) if said else None
     return Judged(sums, calibration, values_of(stream, pooled), outputs)
@@ -186,6 +189,15 @@ def confidences(
     rows = torch.stack([column.flatten() for column in columns]).cpu()  # which adds in order
     table = torch.stack([torch.bincount(places, row, minlength=number) for row in rows], dim=1)
     return table if models is None else table.view(several, bins, 3)
+
+
+def widened(size: int, logits: Tensor) -> int:
+    """Samples of the next pass, after one of `size` samples whose logits are given.
+
+    A small network spends most of a pass of 256 tokens on calls. Where logits are few, as of
+    characters, the next passes are longer, up to SCALARS of them.
+    """
+    return max(size, SCALARS // logits[0].numel()) if logits.ndim > 2 else size
 
 
 def chunk(samples: Tensor) -> int:

@@ -13,6 +13,7 @@ from statistics import mean, median
 
 import numpy as np
 
+from flbench.leaderboard.grouping import searches
 from flbench.leaderboard.statistics import DIGITS, Block, blocks
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import TIME, Floats
@@ -102,24 +103,24 @@ def contenders(table: Table) -> dict[str, TableRow]:
 
 def tracks(found: Sequence[Table]) -> list[Track]:
     """At defaults, then tuned by budget, then at equal work; those that have rows."""
-    budgets = sorted({row.budget for table in found for row in table.tuned if not row.reference})
+    tuned = [row for table in found for row in table.tuned if not row.reference]
     defaults = {table.title: contenders(table) for table in found}
     named = {
         DEFAULTS: defaults,
-        **{f"tuned, budget {budget}": _tuned(found, budget) for budget in budgets},
+        **{search: _tuned(found, search) for search in searches(tuned)},
     }
     made = [Track(name, rows, _by_row(rows, TableRow.by_seed)) for name, rows in named.items()]
     made.append(Track(EQUAL_WORK, defaults, _by_row(defaults, TableRow.at_equal_work)))
     return [one for one in made if any(one.scores.values())]
 
 
-def _tuned(found: Sequence[Table], budget: int) -> dict[str, dict[str, TableRow]]:
-    """The rows that were tuned with a budget, by table and method."""
+def _tuned(found: Sequence[Table], search: str) -> dict[str, dict[str, TableRow]]:
+    """The rows that were tuned by a search, by table and method."""
     return {
         table.title: {
             row.method: row
             for row in table.tuned
-            if row.budget == budget and row.nearest and not row.reference
+            if row.search == search and row.nearest and not row.reference
         }
         for table in found
     }

@@ -79,7 +79,7 @@ def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> li
             escaped(one.name)
             for one in of_kind
             if one.config != now.config
-            and one.budget == now.budget
+            and one.search == now.search
             and share_letter(one.ties, now.ties)
         ]
     return [

@@ -114,6 +114,18 @@ class ResultGroup:
         return self.tuning.budget if self.tuning else 0
 
     @property
+    def search(self) -> str:
+        """By which search its settings were found, such as `tuned, budget 12`; "" = by none.
+
+        Rows of one search may be ranked among themselves: what was searched for, and the budget,
+        are the same.
+        """
+        if self.tuning is None:
+            return ""
+        rate = "" if self.tuning.lr is None else ", learning rate"
+        return f"tuned, budget {self.budget}{rate}"
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """Its seeds, ascending."""
         return tuple(result.seed for result in self.results)
@@ -203,6 +215,18 @@ class ResultGroup:
         return mean(values) if values else None
 
 
+def searches(rows: Iterable[ResultGroup]) -> list[str]:
+    """The searches of some rows, those with the least budget first; "" for rows of none."""
+    found = {row.search: row.budget for row in rows}
+    return sorted(found, key=lambda search: (found[search], search))
+
+
+def searched_for(row: ResultGroup) -> str:
+    """What there were several of, of which a tuned row has the best."""
+    is_rate = row.tuning is not None and row.tuning.lr is not None
+    return "learning rates" if is_rate else "sets of parameters"
+
+
 def shown_metrics(place: TablePlace, rows: Sequence[ResultGroup]) -> list[Metric]:
     """The metrics that have a column for these rows; an optional one only where a row has it."""
     return [
@@ -274,8 +298,10 @@ def _differing(row: ResultGroup, rows: Sequence[ResultGroup]) -> dict[str, Any]:
 
 def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
     """The method's name, its budget if it was tuned, and the parameters in which it differs."""
-    details = [f"tuned, budget {row.budget}"] if row.budget else []
-    alike = [other for other in rows if (other.method, other.budget) == (row.method, row.budget)]
+    details = [f"tuned, budget {row.budget}"] if row.search else []
+    if row.tuning is not None and row.tuning.lr is not None:
+        details.append(f"lr={row.tuning.lr:g}")
+    alike = [other for other in rows if (other.method, other.search) == (row.method, row.search)]
     if len(alike) > 1:
         mine = _differing(row, alike)
         details += [f"{key}={value}" for key, value in mine.items()]

@@ -18,6 +18,8 @@ from flbench.leaderboard.grouping import (
     cores_of,
     mean_std,
     metric_column,
+    searched_for,
+    searches,
     shown_metrics,
     signed,
 )
@@ -245,15 +247,15 @@ def rows_shown(table: Table, place: TablePlace = "pages") -> Iterator[ShownRows]
     if table.main:
         yield ShownRows(DEFAULTS, "", table.main, columns(table.main, place=place))
     defaults = {row.method: row.mean for row in table.main if row.default}
-    for budget in sorted({row.budget for row in table.tuned}):
-        rows = [row for row in table.tuned if row.budget == budget]
+    for search in searches(table.tuned):
+        rows = [row for row in table.tuned if row.search == search]
         on = sorted({seed for row in rows if row.tuning for seed in row.tuning.seeds})
         by = sorted({row.tuning.score for row in rows if row.tuning})
         note = (
-            f"The best of {budget} sets of parameters each, by {', '.join(by)} on seeds"
-            f" {', '.join(map(str, on))}; ranked among themselves."
+            f"The best of {rows[0].budget} {searched_for(rows[0])} each, by {', '.join(by)} on"
+            f" seeds {', '.join(map(str, on))}; ranked among themselves."
         )
-        yield ShownRows(f"tuned, budget {budget}", note, rows, columns(rows, defaults, place))
+        yield ShownRows(search, note, rows, columns(rows, defaults, place))
     if table.outdated:
         yield ShownRows("outdated", "", table.outdated, stale_columns(table.task))
 

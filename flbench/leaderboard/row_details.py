@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flbench.leaderboard.audited import installed_source
-from flbench.leaderboard.grouping import cores_of
+from flbench.leaderboard.grouping import cores_of, searched_for
 from flbench.leaderboard.links import installed_entry
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
@@ -79,7 +79,7 @@ def _notes(row: TableRow) -> list[str]:
     if row.tuning:
         seeds = ", ".join(map(str, row.tuning.seeds))
         found.append(
-            f"Tuned: the best of {row.tuning.tried} sets of parameters by {row.tuning.score} on"
+            f"Tuned: the best of {row.tuning.tried} {searched_for(row)} by {row.tuning.score} on"
             f" seeds {seeds}."
         )
     if row.lacks:

@@ -103,7 +103,7 @@ def separations(found: Sequence[Table], names: tuple[str, str]) -> list[Separati
 
 def _separation(table: Table, first: TableRow, second: TableRow) -> Separation:
     peers = [
-        row for row in table.rows if row.ties and row.budget == first.budget and not row.outdated
+        row for row in table.rows if row.ties and row.search == first.search and not row.outdated
     ]
     pair = [client_headlines(row) for row in (first, second)]
     paired = difference(*pair)

@@ -20,6 +20,7 @@ from flbench.leaderboard.grouping import (
     grouped,
     named,
     refuse_mixed,
+    searches,
     title_of,
 )
 from flbench.leaderboard.statistics import compare, letters, ranks, uneven
@@ -161,10 +162,10 @@ def _table(
     current = [row for row in rows if row.config not in stale]
     old = _compared([row for row in rows if row.config in stale], [], ranked=False)
     entries: list[TableRow] = []
-    for budget in sorted({row.budget for row in current}):
-        kind = [row for row in current if row.budget == budget]
+    for search in searches(current):
+        kind = [row for row in current if row.search == search]
         here = {row.method for row in kind}
-        others = [row for row in current if not row.budget and row.method not in here]
+        others = [row for row in current if not row.search and row.method not in here]
         entries += _compared(kind, others)
     usual = [row for row in entries if row.default and not row.budget]
     anchor = next((row for row in usual if row.one_for_all), None)

@@ -90,6 +90,9 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn(
             "tuning_budget", "whole", "sets of parameters that were tried; null = not tuned"
         ),
+        ExportColumn(
+            "tuned_lr", "number", "learning rate that was searched for; null = the suite's"
+        ),
         ExportColumn("suite_version", "whole", "version of the suite"),
         ExportColumn("partition", "text", "name of the partition"),
         ExportColumn("network", "text", "name of the network"),
@@ -293,6 +296,7 @@ def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Ex
         "audit": None if audit is None else audit.outcome,
         "audit_date": None if audit is None else audit.date,
         "tuning_budget": result.tuning.budget if result.tuning else None,
+        "tuned_lr": result.tuning.lr if result.tuning else None,
         "suite_version": suite["version"],
         "partition": suite.get("partition", {}).get("name"),
         "network": suite["model"]["name"],

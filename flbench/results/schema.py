@@ -21,8 +21,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -40,7 +42,7 @@ from flbench.metrics import (
     metrics_of_periods,
     period_starts,
 )
-from flbench.results.hashed_fields import DESCRIBES
+from flbench.results.hashed_fields import DESCRIBES, LATER
 from flbench.results.marks import (
     ANSWERS,
     BYTES,
@@ -356,12 +358,21 @@ class Tuning(_Stored):
         tried: sets that there were to try; fewer where the method has few parameters.
         seeds: seeds they were tried on; never those that are scored.
         score: what was to be high: a curve's last value, averaged over the seeds.
+        lr: the learning rate of local training that was found, where one was searched for; it
+            takes the place of the suite's. None = the suite's, which was not questioned.
     """
 
     budget: Positive
     tried: Positive
     seeds: list[Count]
     score: Line
+    lr: Annotated[Annotated[float, Field(gt=0, le=WIDEST)] | None, LATER] = None
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a rate where none was searched for, as in files from before it."""
+        table: dict[str, Any] = handler(self)
+        return {key: value for key, value in table.items() if (key, value) != ("lr", None)}
 
 
 class SourceChange(_Stored):

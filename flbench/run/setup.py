@@ -436,7 +436,7 @@ def first_context(
     spec: RunSpec, federation: Federation, net: nn.Module, services: RunServices
 ) -> RunContext:
     """The context before round 1; its layout is that of a plain ClientModule with the network."""
-    samples, plain = federation.visible, ClientModule(net, spec.suite.local)
+    samples, plain = federation.visible, ClientModule(net, spec.local)
     layout = ParameterLayout.of(plain)
     counts = label_counts(samples, federation.classes)
     groups = federation.groups
@@ -451,7 +451,7 @@ def first_context(
         classes=federation.classes,
         layout=layout,
         initial=layout.flatten(plain),
-        local=spec.suite.local,
+        local=spec.local,
         services=services,
         truth=(lambda: groups) if spec.method.uses_true_groups else None,
         newcomers=0 if federation.newcomers is None else len(federation.newcomers),
@@ -495,7 +495,7 @@ def named_executor(spec: RunSpec, module: nn.Module, x: Tensor, device: torch.de
         return spec.engine.executor
     if spec.engine.compile:
         return "sequential"
-    shape, batch = tuple(x.shape[1:]), spec.suite.local.batch_size
+    shape, batch = tuple(x.shape[1:]), spec.local.batch_size
     return automatic(module, shape, batch, device, spec.engine.precision)
 
 

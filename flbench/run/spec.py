@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flbench.core.local_training import LocalTraining
 from flbench.engine.options import EXACT, EngineOptions
 from flbench.results.files import checkpoint_path, result_path
 from flbench.results.hashed_fields import hashed
@@ -20,7 +21,7 @@ class RunSpec:
     """One run as asked for: everything is named and checked, nothing is loaded.
 
     Attributes:
-        tuning: how the method's parameters were found, if they were searched for.
+        tuning: how the method's parameters, or the learning rate, were found, if searched for.
         resume: continue from the checkpoint, if there is one.
         changed_source: also if what computes has changed since; the result says so.
         force: recompute even if the result is there.
@@ -40,6 +41,12 @@ class RunSpec:
     keep: KeepOptions = field(default_factory=KeepOptions)
     sinks: Sequence[tuple[str, object]] = ()
     say: Callable[[str], None] = field(default=lambda message: None)
+
+    @property
+    def local(self) -> LocalTraining:
+        """How clients train: as the suite says, with the learning rate that was searched for."""
+        found = None if self.tuning is None else self.tuning.lr
+        return self.suite.local if found is None else replace(self.suite.local, lr=found)
 
     @property
     def fingerprint(self) -> str:

@@ -1,5 +1,7 @@
 """`flbench tune`: search a method's parameters by random trials, with a budget that is recorded.
 
+Or its learning rate, among a few multiples of the suite's: all of them are tried.
+
 Trials are judged on validation samples and on seeds that no row is scored on (1000, 1001, ...); the
 defaults are the first trial. What wins is then run on the scoring seeds, beside the defaults, and
 its rows say how they were found.
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 1000
 """Tuning seeds begin here; scoring seeds begin at 0."""
+RATE = "suite.local.lr"
+"""The learning rate as a setting, and in the points of a search for it."""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What a number's default is multiplied by."""
 SCORE = "accuracy_validation"
@@ -109,6 +113,16 @@ def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]
         if point not in drawn:
             drawn.append(point)
     return drawn
+
+
+def rates_of(usual: float, factors: Sequence[float]) -> list[float]:
+    """Learning rates to try: that of the suite first, then multiples of it, to three digits.
+
+    Example:
+        >>> rates_of(0.02, [1 / 3, 1, 3])
+        [0.02, 0.00667, 0.06]
+    """
+    return list(dict.fromkeys([usual, *(float(f"{usual * one:.3g}") for one in factors)]))
 
 
 def score_of(outcomes: Sequence[Outcome]) -> float | None:

@@ -57,7 +57,9 @@ def test_the_library_is_named_if_it_is_not_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_option_that_is_not_known() -> None:
-    with pytest.raises(BadParameter, match=mention("label, client, group, x, size, kind", "got user")):
+    with pytest.raises(
+        BadParameter, match=mention("label, client, group, x, size, kind", "got user")
+    ):
         loaded("flwrlabs/femnist?user=writer_id")
 
 

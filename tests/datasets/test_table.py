@@ -439,7 +439,9 @@ def test_numbers_that_float32_cannot_tell_apart_are_scaled_as_they_are(tmp_path:
     rng = np.random.default_rng(0)
     columns = np.stack([1.7e9 + rng.normal(size=30), 1e200 * rng.normal(size=30),
                         1e-200 * rng.normal(size=30)], axis=1)  # fmt: skip
-    rows = "".join(f"{i % 2},{','.join(map(repr, row))}\n" for i, row in enumerate(columns.tolist()))
+    rows = "".join(
+        f"{i % 2},{','.join(map(repr, row))}\n" for i, row in enumerate(columns.tolist())
+    )
     found = scaled(loaded(tmp_path, f"label,a,b,c\n{rows}"), np.arange(20))
     units = columns / np.abs(columns).max(axis=0)
     expected = (units - units[:20].mean(axis=0)) / units[:20].std(axis=0)

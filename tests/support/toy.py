@@ -26,7 +26,7 @@ from flbench.core.state import Stage
 from flbench.engine.options import EngineOptions
 from flbench.errors import PluginError, Undefined
 from flbench.federation.federation import Newcomers, Samples
-from flbench.results.schema import Fingerprint, Method, Plugin
+from flbench.results.schema import Fingerprint, Method, Plugin, Tuning
 from flbench.run import setup
 from flbench.run.composition import MethodStack, compose
 from flbench.run.rounds import run_rounds
@@ -147,6 +147,7 @@ def player(folder: Path) -> Play:
         engine: EngineOptions | None = None,
         sinks: tuple[tuple[str, object], ...] = (),
         few: int = 0,
+        tuning: Tuning | None = None,
         **changes: Any,
     ) -> Played:
         if isinstance(method, str):
@@ -161,6 +162,7 @@ def player(folder: Path) -> Play:
             engine=engine or EngineOptions(executor=executor, accelerator="cpu"),
             sinks=sinks,
             say=said.append,
+            tuning=tuning,
         )
         network = setup.build_network if net is None else seeded(net)
         with patch.object(setup, "build_network", network), patch.object(setup, "FEW", few):

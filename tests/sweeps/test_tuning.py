@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,18 +14,30 @@ from annotated_types import Ge, Le
 from made_results import made
 from made_tasks import as_numbers
 from mentions import mentions
-from toy import Play, Typed
+from toy import Play, Typed, toy_suite
 
 from flbench.cli.sweep import conclude
 from flbench.cli.tune import task_of
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.leaderboard.grouping import rows_of
 from flbench.plugin.registry import entries, load_entry
 from flbench.results.files import read_result
-from flbench.results.schema import Tuning
+from flbench.results.hashed_fields import hashed
+from flbench.results.schema import Result, Tuning
+from flbench.submission.consistency import faults
 from flbench.sweeps.launchers import DONE, FAILED, Outcome
 from flbench.sweeps.request import RunRequest, resolve
-from flbench.sweeps.tuning import FIRST_SEED, SCORE, Trial, grid_of, order, points, score_of
+from flbench.sweeps.tuning import (
+    FIRST_SEED,
+    SCORE,
+    Trial,
+    grid_of,
+    order,
+    points,
+    rates_of,
+    score_of,
+)
 from flbench.tasks import TASKS
 from flbench.terminal.console import SweepProgress
 
@@ -246,3 +259,76 @@ def test_a_search_of_which_nothing_ends_scores_nothing(typed: Typed) -> None:
     assert code == 1
     assert mentions(told, "flbench-tuning", "trial")
     assert not Path("flbench-results").exists()
+
+
+def test_learning_rates_are_multiples_of_the_suites() -> None:
+    assert rates_of(0.02, [1 / 3, 1, 3]) == [0.02, 0.00667, 0.06]
+    assert rates_of(0.1, [2.0, 2.0]) == [0.1, 0.2]
+
+
+def test_a_learning_rate_that_was_found_computes_what_the_suites_own_would(play_toy: Play) -> None:
+    """The result says the suite as it is, and the rate beside it, in a fingerprint of its own."""
+    found = Tuning(budget=3, tried=3, seeds=[FIRST_SEED], score="s", lr=0.3)
+    suite = toy_suite(rounds=2)
+    raised = suite.model_copy(update={"local": replace(suite.local, lr=0.3)})
+    usual, other = (play_toy("fedavg", suite=one).result for one in (suite, raised))
+    tuned = play_toy("fedavg", suite=suite, tuning=found).result
+    assert tuned.curves["loss"] == other.curves["loss"] != usual.curves["loss"]
+    assert tuned.suite == usual.suite
+    assert tuned.fingerprint.config not in (usual.fingerprint.config, other.fingerprint.config)
+    assert tuned.fingerprint.suite == usual.fingerprint.suite != other.fingerprint.suite
+    assert not list(faults(tuned))
+    assert Result.model_validate_json(tuned.canonical()).tuning == found
+
+
+def test_no_rate_is_in_no_hash_and_in_no_file(play_toy: Play) -> None:
+    plain = Tuning(budget=3, tried=3, seeds=[FIRST_SEED], score="s")
+    assert hashed(plain, plain.model_dump()) == {
+        "budget": 3, "tried": 3, "seeds": [FIRST_SEED], "score": "s"
+    }  # fmt: skip
+    result = made(0.5).model_copy(update={"tuning": plain})
+    assert '"lr"' not in result.canonical().partition('"tuning":')[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize("asked", ["0", "1", "x", "1/0", "-1,2", ","])
+def test_factors_that_are_none(typed: Typed, asked: str) -> None:
+    code, _, told = typed("tune", "fedavg", "-s", "iid", "--try-lr", asked)
+    assert code == 2
+    assert mentions(told, "--try-lr", "1/3,3")
+
+
+@pytest.mark.parametrize("more", [(), ("--try-lr", "3", "--budget", "3"),
+                                  ("--try-lr", "3", "--try", "mu=1")])  # fmt: skip
+def test_one_search_is_asked_for(typed: Typed, more: tuple[str, ...]) -> None:
+    code, _, told = typed("tune", "fedprox", "-s", "iid", *more)
+    assert code == 2
+    assert mentions(told, "--budget", "--try-lr")
+
+
+@pytest.mark.slow
+def test_the_best_learning_rate_of_several_methods_in_one_command(typed: Typed) -> None:
+    code, _, told = typed(
+        "tune", "fedavg,local-only", "-s", "iid", "--try-lr", "1/1000,1", *QUICK,
+        "--tuning-seeds", "1", "--seeds", "2",
+    )  # fmt: skip
+    assert code == 0
+    assert mentions(told, "fedavg", "2 learning rates") and mentions(told, "local-only", "2")
+    rows = [read_result(path) for path in sorted(Path("flbench-results").rglob("seed-*.json"))]
+    usual = {one.fingerprint.suite for one in rows}
+    assert len(usual) == 1, "they are rows of one table"
+    tuned = [one for one in rows if one.tuning is not None]
+    assert [(one.method.name, one.seed) for one in tuned] == [
+        (name, seed) for name in ("fedavg", "local-only") for seed in (0, 1)
+    ]
+    for one in tuned:
+        report = json.loads(
+            Path(f"flbench-tuning/iid/digits/{one.method.name}-lr.json").read_text()
+        )
+        assert one.tuning is not None
+        best = report["trials"][0]["params"].get("suite.local.lr", one.suite["local"]["lr"])
+        assert (one.tuning.lr, one.tuning.tried) == (best, 2)
+        assert report["seconds"] > 0
+    names = {row.name for rows in rows_of(rows).values() for row in rows if row.tuning}
+    assert names == {
+        f"{one.method.name} (tuned, budget 2, lr={one.tuning.lr:g})" for one in tuned if one.tuning
+    }
