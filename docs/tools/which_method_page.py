@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from natural_answers import answers
+
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import share_letter
@@ -31,7 +33,7 @@ KINDS = {
     "dirichlet": "labels in shares of all sizes, no groups",
     "primary-secondary": "a main and a second label per client",
     "by-domain": "all labels, but each client's samples look or mean different",
-    "natural": "writers: samples look different, numbers of samples too",
+    "natural": "each is a person, a place or a writer: samples and their numbers differ",
     "iid": "all clients alike",
 }
 """Partition -> what a user sees of the clients."""
@@ -249,6 +251,7 @@ def page(found: Sequence[Table]) -> str:
         by_bytes(chosen),
         by_newcomers(found),
         by_purpose(found),
+        answers(found),
     ]
     return (
         "\n\n".join([TEXT.strip(), made_from, *("\n".join(one) for one in sections if one)]) + "\n"

@@ -1,0 +1,394 @@
+"""What the result files say of clients that nobody drew: a part of `docs/which-method.md`.
+
+Every answer is computed from the tables of a folder of results, and says that it was not run where
+rows are lacking. `which_method_page.py` writes the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import atanh, nan, sqrt, tanh
+
+import numpy as np
+from scipy import stats
+
+from flbench.leaderboard.markdown import anchor, grid
+from flbench.leaderboard.pages import page_of
+from flbench.leaderboard.statistics import Estimate, average_ranks, difference
+from flbench.leaderboard.table import Table, TableRow, client_headlines
+from flbench.metrics import Floats
+from flbench.papers.rank_agreement import kendall_tau
+from flbench.plugin.method_info import method_infos
+
+FEW = 3
+"""Seeds from which intervals are over seeds, too; with fewer they are over clients within seeds."""
+LEAST = 8
+"""Methods that two tables must share, so that their orders are compared."""
+FULL = 30
+"""Ranked methods of a full table."""
+MANY_CLIENTS = 1000
+NOT_RUN = "Not run: no result files of it are in `leaderboard/results`."
+RATE = "learning rate"
+"""How the searches end that are for a learning rate."""
+HEAD = f"""\
+## Clients that nobody drew
+
+The clients of the [natural federations](natural.md) are persons, schools, states, plots and roles
+as they are. A difference is how much better the first one is, mean over clients and seeds, in
+units of the headline (accuracy; of RMSE the difference of errors), with its 95 % interval; ° = of
+fewer than {FEW} seeds: the interval is over clients within seeds, and says nothing of other seeds.
+Methods are at their defaults, and ranked: those that have all data in one place or know the true
+groups are only compared with. That the best of many is chosen after the fact is not corrected for.
+"""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better a row is than another one.
+
+    Attributes:
+        mean: positive = better.
+        low, high: its 95 % interval.
+        of_clients: whether the interval is over clients within seeds only.
+    """
+
+    mean: float
+    low: float
+    high: float
+    of_clients: bool
+
+    @property
+    def text(self) -> str:
+        """The difference with its interval."""
+        mark = "°" if self.of_clients else ""
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]{mark}"
+
+
+def gain(row: TableRow, other: TableRow) -> Gain | None:
+    """How much better a row is than another one over their common seeds; None = they have none."""
+    pair = [client_headlines(one) for one in (row, other)]
+    if not {*pair[0]} & {*pair[1]}:
+        return None
+    found = difference(*(pair if row.task.higher_is_better else pair[::-1]))
+    low, high = within_seeds(found) if found.seeds < FEW else found.interval.tolist()
+    return Gain(float(found.mean), low, high, found.seeds < FEW)
+
+
+def within_seeds(found: Estimate) -> tuple[float, float]:
+    """The 95 % t interval by the variance of clients within seeds alone."""
+    half = float(stats.t.ppf(0.975, found.freedom) * found.of_clients) if found.freedom else nan
+    return float(found.mean) - half, float(found.mean) + half
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A correlation of two orders of n methods, with its 95 % interval.
+
+    The interval is that of Bonett and Wright, "Sample size requirements for estimating Pearson,
+    Kendall and Spearman correlations", Psychometrika 65, 2000: a normal one of the inverse
+    hyperbolic tangent. It takes methods to be independent, which relatives are not.
+    """
+
+    value: float
+    low: float
+    high: float
+    methods: int
+
+    @property
+    def text(self) -> str:
+        """The correlation with its interval."""
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def spearman(one: Floats, other: Floats) -> Correlation:
+    """Spearman's rank correlation of two arrays, shape (n,); 0 where one is constant."""
+    ranks = [stats.rankdata(np.round(each, 9)) for each in (one, other)]
+    constant = any(np.ptp(each) == 0 for each in ranks)
+    value = 0.0 if constant else float(np.corrcoef(ranks)[0, 1])
+    return _with_interval(value, len(one), (1 + value**2 / 2) / max(len(one) - 3, 1))
+
+
+def kendall(one: Floats, other: Floats) -> Correlation:
+    """Kendall's tau-b of two arrays, shape (n,)."""
+    return _with_interval(float(kendall_tau(one, other)), len(one), 0.437 / max(len(one) - 4, 1))
+
+
+def _with_interval(value: float, count: int, variance: float) -> Correlation:
+    middle = atanh(min(max(value, -1 + 1e-9), 1 - 1e-9))
+    half = 1.959964 * sqrt(variance)
+    return Correlation(value, tanh(middle - half), tanh(middle + half), count)
+
+
+def is_natural(table: Table) -> bool:
+    """Whether nobody drew its clients."""
+    named = table.settings["partition"]["name"] == "natural"
+    return named and not table.dataset.startswith("writers:")
+
+
+def defaults(table: Table) -> dict[str, TableRow]:
+    """The ranked rows at their methods' defaults, the best first, by method."""
+    rows = [row for row in table.compared if row.default and "+" not in row.method]
+    return {row.method: row for row in sorted(rows, key=lambda row: row.order)}
+
+
+def reference(table: Table, method: str) -> TableRow | None:
+    """A row of a method at its defaults, ranked or not."""
+    return next((row for row in table.main if row.method == method and row.default), None)
+
+
+@cache
+def methods_of_kind(kind: str) -> frozenset[str]:
+    """The installed methods of a kind: global, personalised or clustered."""
+    return frozenset(one.name for one in method_infos() if one.kind == kind)
+
+
+def named(table: Table) -> str:
+    """A link to a table."""
+    place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.title)}"
+    return f"[`{table.suite}`]({place})"
+
+
+def value(row: TableRow | None) -> str:
+    """The mean headline of a row, with its name where it is no accuracy."""
+    if row is None:
+        return "not run"
+    return f"{'' if row.task.name == 'classes' else f'{row.task.heading} '}{row.mean:.3f}"
+
+
+def over(row: TableRow | None, other: TableRow | None) -> str:
+    """The difference of two rows as text."""
+    found = None if row is None or other is None else gain(row, other)
+    return "not run" if found is None else found.text
+
+
+def better(rows: Sequence[TableRow], other: TableRow | None) -> str:
+    """How many of some rows are better than another one, by their intervals."""
+    if other is None:
+        return "not run"
+    found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
+    return f"{sum(one.low > 0 for one in found)} of {len(found)}"
+
+
+def first_of(
+    rows: Mapping[str, TableRow], methods: frozenset[str] | None = None
+) -> TableRow | None:
+    """The best row of some methods; None = of all."""
+    return next((row for name, row in rows.items() if methods is None or name in methods), None)
+
+
+def alone(found: Sequence[Table]) -> list[str]:
+    """Does anything beat training alone, and the client's own majority or mean?"""
+    lines = []
+    for table in found:
+        rows, local, own = (
+            defaults(table),
+            *(reference(table, name) for name in ("local-only", "own-majority")),
+        )
+        best = first_of(rows)
+        lines.append([
+            named(table), str(len(rows)), value(local), value(own),
+            f"`{best.method}` {value(best)}" if best else "not run",
+            over(best, local), better([*rows.values()], local),
+            over(best, own), better([*rows.values()], own), over(local, own),
+        ])  # fmt: skip
+    headings = [("federation", True), ("methods", False), ("`local-only`", False),
+                ("`own-majority`", False), ("best", True), ("over `local-only`", True),
+                ("better than it", False), ("over `own-majority`", True),
+                ("better than it", False), ("`local-only` over `own-majority`", True)]  # fmt: skip
+    return answer("Does anything beat training alone, and the client's own majority?", "", grid(
+        headings, lines) if lines else [])  # fmt: skip
+
+
+def personal(found: Sequence[Table]) -> list[str]:
+    """Does personalisation beat one model that knows the client's id, or a random intercept?"""
+    lines = []
+    for table in found:
+        best = first_of(defaults(table), methods_of_kind("personalised"))
+        others = ("centralised-id", "random-intercept", "boosting", "boosting-alone")
+        cells = [f"`{best.method}` {value(best)}" if best else "not run"]
+        for name in others:
+            other = reference(table, name)
+            cells.append(value(other) if other is None else f"{value(other)}: {over(best, other)}")
+        lines.append([named(table), *cells])
+    headings = [(name, True) for name in (
+        "federation", "best personalised method", "over `centralised-id`",
+        "over `random-intercept`", "over `boosting`", "over `boosting-alone`")]  # fmt: skip
+    text = "Of each model with all data in one place: its headline, and how much better the best"
+    text += " personalised method is."
+    return answer("Does personalisation beat one model that knows the client?", text, grid(
+        headings, lines) if lines else [])  # fmt: skip
+
+
+def clustered(found: Sequence[Table]) -> list[str]:
+    """Does clustering find the true groups, and does it pay?"""
+    lines = []
+    for table in found:
+        rows = {
+            name: row
+            for name, row in defaults(table).items()
+            if name in methods_of_kind("clustered")
+        }
+        best, fedavg = first_of(rows), reference(table, "fedavg")
+        local, oracle = (reference(table, name) for name in ("local-only", "oracle"))
+        agreement = {
+            name: ari for name, row in rows.items() if (ari := row.mean_of("ari")) is not None
+        }
+        top = max(agreement, key=lambda name: (agreement[name], name), default=None)
+        lines.append([
+            named(table),
+            f"`{best.method}` {value(best)}" if best else "not run",
+            over(best, fedavg), better([*rows.values()], fedavg), over(best, local),
+            "no groups known" if top is None else f"`{top}` {agreement[top]:.2f}",
+            f"{agreement[best.method]:.2f}" if best and best.method in agreement else "-",
+            over(oracle, fedavg) if oracle else "-",
+        ])  # fmt: skip
+    headings = [("federation", True), ("best clustered method", True), ("over `fedavg`", True),
+                ("better than it", False), ("over `local-only`", True),
+                ("highest agreement (ARI)", True), ("that of the best", False),
+                ("`oracle` over `fedavg`", True)]  # fmt: skip
+    text = "Agreement with the true groups is the adjusted Rand index (1 = the same groups, 0 = by"
+    text += " chance), mean over seeds."
+    return answer("Does clustering find natural groups, and does it pay?", text, grid(
+        headings, lines) if lines else [])  # fmt: skip
+
+
+def score(row: TableRow) -> float:
+    """The mean headline of a row, higher is better."""
+    return row.task.score(row.mean)
+
+
+def together(found: Sequence[Mapping[str, TableRow]], methods: Sequence[str]) -> Floats:
+    """The mean rank of methods over tables, shape (methods,), the best the highest."""
+    table = np.array([[score(rows[name]) for name in methods] for rows in found])
+    return -average_ranks(table)
+
+
+def predicted(found: Sequence[Table], drawn: Sequence[Table]) -> list[str]:
+    """Do orders of methods on drawn clients predict those on natural clients?"""
+    full = [one for one in drawn if len(defaults(one)) >= FULL]
+    usable = [one for one in found if len(defaults(one)) >= LEAST]
+    digits = [one for one in full if "digits" in one.dataset]
+    title = "Do ranks on digits, or on drawn clients, predict those on natural clients?"
+    if not usable or not full:
+        return answer(title, "", [])
+    lines = []
+    for table in usable:
+        rest = [one for one in usable if one is not table]
+        cells = [_predicted(table, [one]) for one in full]
+        lines.append([named(table), _predicted(table, digits), _predicted(table, rest), *cells])
+    headings = [("federation", True), ("all of digits", True), ("the other natural ones", True)]
+    headings += [(f"`{one.suite}` on `{one.dataset}`", True) for one in full]
+    mean = overall(usable, digits)
+    text = "Spearman's correlation of the order of the methods that both have, with its 95 %"
+    text += " interval (Bonett, Wright 2000). Where there are several tables, it is with the mean"
+    text += f" rank; full tables have {FULL} ranked methods or more."
+    if mean is not None:
+        text += f" Mean ranks over digits and over all natural tables: {mean.text}, of"
+        text += f" {mean.methods} methods."
+    return answer(title, text, grid(headings, lines))
+
+
+def overall(natural: Sequence[Table], drawn: Sequence[Table]) -> Correlation | None:
+    """The correlation of mean ranks over two sets of tables; None = they share few methods."""
+    sides = [[defaults(one) for one in some] for some in (natural, drawn)]
+    if not all(sides):
+        return None
+    shared = sorted(set.intersection(*({*rows} for side in sides for rows in side)))
+    if len(shared) < LEAST:
+        return None
+    return spearman(*(together(side, shared) for side in sides))
+
+
+def _predicted(table: Table, others: Sequence[Table]) -> str:
+    found = overall([table], others)
+    return "-" if found is None else found.text
+
+
+def rates(found: Sequence[Table]) -> list[str]:
+    """Does a better learning rate change the order?"""
+    lines = []
+    for table in found:
+        usual = {row.method: row for row in table.main if row.default}
+        tuned = {row.method: row for row in table.tuned if row.search.endswith(RATE)}
+        names = [name for name in usual if name in tuned and not usual[name].reference]
+        pairs = {name: common_seeds(usual[name], tuned[name]) for name in sorted(names)}
+        pairs = {name: pair for name, pair in pairs.items() if pair is not None}
+        if len(pairs) < LEAST:
+            continue
+        before, after = (np.array([pair[at] for pair in pairs.values()]) for at in (0, 1))
+        order = [name for _, name in sorted(zip(-after, pairs, strict=True))]
+        first = next(name for _, name in sorted(zip(-before, pairs, strict=True)))
+        own = float(table.settings["local"]["lr"])
+        moved = sum(tuned[name].tuning.lr != own for name in pairs)  # type: ignore[union-attr]
+        gains = [one for name in pairs if (one := gain(tuned[name], usual[name])) is not None]
+        lines.append([
+            named(table), str(len(pairs)), kendall(before, after).text, f"{moved} of {len(pairs)}",
+            f"{np.mean(after - before):+.3f}", f"{sum(one.low > 0 for one in gains)}",
+            f"`{first}`, then {1 + order.index(first)}", f"`{order[0]}`",
+        ])  # fmt: skip
+    headings = [("federation", True), ("methods", False), ("Kendall's tau", True),
+                ("took another rate", False), ("mean gain", False), ("better by interval", False),
+                ("best before, and its place after", True), ("best after", True)]  # fmt: skip
+    text = "At the suite's learning rate, and with the best of a few multiples of it, which each"
+    text += " method chose on validation samples of other seeds ([tuning](tuning.md))."
+    return answer("Does a better learning rate change the order?", text, grid(
+        headings, lines) if lines else [])  # fmt: skip
+
+
+def common_seeds(one: TableRow, other: TableRow) -> tuple[float, float] | None:
+    """The mean scores of two rows over their common seeds; None = they have none."""
+    both = [row.by_seed() for row in (one, other)]
+    seeds = sorted({*both[0]} & {*both[1]})
+    if not seeds:
+        return None
+    means = [one.task.score(float(np.mean([each[seed] for seed in seeds]))) for each in both]
+    return means[0], means[1]
+
+
+def many_clients(found: Sequence[Table]) -> list[str]:
+    """Which methods fall apart with a thousand clients of a hundred samples?"""
+    title = "Which methods fall apart with a thousand clients of a hundred samples?"
+    large = [one for one in found if one.settings["clients"] >= MANY_CLIENTS]
+    lines = []
+    for table in large:
+        rows = defaults(table)
+        pair = [reference(table, name) for name in ("fedavg", "local-only")]
+        bad = [
+            f"`{row.method}` {value(row)}"
+            for row in rows.values()
+            if all(other is not None and _is_worse(row, other) for other in pair)
+        ]
+        failed = [f"`{name}`" for name, _ in table.undefined]
+        lines.append([named(table), str(len(rows)), *map(value, pair), str(len(bad)),
+                      ", ".join(bad) or "none", ", ".join(failed) or "none"])  # fmt: skip
+    headings = [("federation", True), ("methods", False), ("`fedavg`", False),
+                ("`local-only`", False), ("worse than both", False), ("these", True),
+                ("have no meaning there", True)]  # fmt: skip
+    text = "By their intervals worse than one model for all, and than training alone."
+    return answer(title, text, grid(headings, lines) if lines else [])
+
+
+def _is_worse(row: TableRow, other: TableRow) -> bool:
+    found = gain(other, row)
+    return found is not None and found.low > 0
+
+
+def answer(title: str, text: str, table: Sequence[str]) -> list[str]:
+    """Markdown: a question, and its answer, or that it was not run."""
+    return [f"### {title}", "", *([text, ""] if text and table else []), *(table or [NOT_RUN]), ""]
+
+
+ANSWERS: Sequence[Callable[[Sequence[Table]], list[str]]] = (
+    alone, personal, clustered, rates, many_clients
+)  # fmt: skip
+
+
+def answers(tables: Sequence[Table]) -> list[str]:
+    """Markdown: all questions."""
+    found = sorted((one for one in tables if is_natural(one)), key=lambda one: one.title)
+    drawn = [one for one in tables if not is_natural(one) and not one.joins_late]
+    first, second, third, *rest = (part(found) for part in ANSWERS)
+    parts = [first, second, third, predicted(found, drawn), *rest]
+    return [*HEAD.split("\n"), *(line for part in parts for line in part)][:-1]

@@ -1,0 +1,239 @@
+"""What is said of natural clients, from results that never ran: numbers by hand."""
+
+from __future__ import annotations
+
+from math import atanh, sqrt, tanh
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_results import made, skip, twice, write
+from made_tasks import as_numbers
+from natural_answers import (
+    NOT_RUN,
+    alone,
+    answers,
+    clustered,
+    defaults,
+    gain,
+    kendall,
+    many_clients,
+    overall,
+    personal,
+    predicted,
+    rates,
+    reference,
+    spearman,
+    within_seeds,
+)
+
+from flbench.leaderboard.statistics import estimate
+from flbench.leaderboard.table import Table, tables
+from flbench.results.schema import Result, Tuning
+
+NATURAL = {"name": "plots", "partition": {"name": "natural"}, "local": {"epochs": 2, "lr": 0.1}}
+DRAWN = {"name": "drawn", "partition": {"name": "iid"}}
+BASELINE = {"baseline": True}
+
+
+def natural(method: str, correct: list[int], **fields: Any) -> list[Result]:
+    """Four clients of 100 test samples, two seeds."""
+    given = {"suite": NATURAL, "mark": "natural0", "dataset": "plots", **fields}
+    return twice(made(method=method, correct=correct, **given))
+
+
+def reference_rows() -> list[Result]:
+    return [
+        *natural("fedavg", [50, 60, 70, 80], plugin=BASELINE),
+        *natural("local-only", [55, 55, 65, 65], plugin=BASELINE, alone=True),
+        *natural("own-majority", [40, 40, 40, 40]),
+        *natural("centralised-id", [60, 60, 60, 60], plugin={"pools_data": True}),
+    ]
+
+
+def table_of(folder: Path, *found: Any) -> Table:
+    (table,) = tables(write(folder, *found))
+    return table
+
+
+def cells(lines: list[str]) -> list[list[str]]:
+    """The rows of a grid, without its headings, each without the link at its start."""
+    rows = [line for line in lines if line.startswith("|")][2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")][1:] for row in rows]
+
+
+def test_a_difference_by_hand(tmp_path: Path) -> None:
+    """Clients differ by 10, 10, 20, 20 points in both seeds: 15, deviation 5.16 of 6 degrees."""
+    rows = [*natural("fedavg", [50, 60, 70, 80]), *natural("ditto", [60, 70, 90, 100])]
+    table = table_of(tmp_path, *rows)
+    found = gain(*(defaults(table)[name] for name in ("ditto", "fedavg")))
+    half = 2.4469 * sqrt(4 * 0.05**2 * 2 / 6 / 8)  # t of 6 degrees
+    assert found is not None and found.of_clients
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (0.15, 0.15 - half, 0.15 + half), abs=1e-4
+    )
+    assert found.text.endswith("°")
+
+
+def test_of_errors_a_lower_one_is_better(tmp_path: Path) -> None:
+    rows = [*natural("fedavg", [50, 60, 70, 80]), *natural("ditto", [60, 70, 90, 100])]
+    table = table_of(tmp_path, *map(as_numbers, rows))
+    found = gain(*(defaults(table)[name] for name in ("ditto", "fedavg")))
+    assert found is not None and found.mean == pytest.approx(0.15)
+
+
+def test_an_interval_over_clients_leaves_seeds_out() -> None:
+    """Two seeds that are far apart, each of which has two clients that differ by 2."""
+    found = estimate([np.array([0.0, 2.0]), np.array([10.0, 12.0])])
+    low, high = within_seeds(found)
+    half = 4.3027 * sqrt(2.0 * 2 / 2 / 4)  # t of 2 degrees, variance 2, 4 clients
+    assert (low, high) == pytest.approx((6 - half, 6 + half), abs=1e-3)
+
+
+def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
+    """ditto: 15 points above each client alone; fedavg: 5 on average, not by its interval."""
+    rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 80])]
+    (found,) = cells(alone([table_of(tmp_path, *rows)]))
+    assert found[0] == "3", "fedavg, ditto and own-majority have a rank"
+    assert found[1:4] == ["0.600", "0.400", "`ditto` 0.750"]
+    assert found[4] == "+0.150 [+0.150, +0.150]°"
+    assert found[5] == "1 of 3"
+    assert found[6].startswith("+0.350 [")
+    assert found[7] == "2 of 2"
+    assert found[8].startswith("+0.200 [")
+
+
+def test_what_lacks_is_not_run(tmp_path: Path) -> None:
+    table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
+    (found,) = cells(alone([table]))
+    assert found[1:3] == ["not run", "not run"] and found[4] == found[6] == "not run"
+    (found,) = cells(personal([table]))
+    assert found == ["`ditto` 0.750", *["not run"] * 4]
+    for empty in (alone([]), personal([]), clustered([]), rates([]), many_clients([])):
+        assert NOT_RUN in empty
+    assert NOT_RUN in predicted([], [])
+
+
+def test_whether_personalisation_beats_one_model_that_knows_the_client(tmp_path: Path) -> None:
+    rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 80])]
+    (found,) = cells(personal([table_of(tmp_path, *rows)]))
+    assert found[0] == "`ditto` 0.750"
+    assert found[1].startswith("0.600: +0.150 [")
+    assert found[2:] == ["not run"] * 3
+
+
+def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
+    """ifca is better and finds less; fedgroup finds all groups, and one model for all is better."""
+    rows = [
+        *reference_rows(),
+        *natural("ifca", [70, 70, 80, 80], ari=0.25),
+        *natural("fedgroup", [45, 55, 65, 75], ari=1.0),
+        *natural("oracle", [60, 70, 80, 90], plugin={"uses_true_groups": True}, ari=1.0),
+    ]
+    (found,) = cells(clustered([table_of(tmp_path, *rows)]))
+    assert found[0] == "`ifca` 0.750"
+    assert found[1].startswith("+0.100 [") and found[3].startswith("+0.150 [")
+    assert found[2] == "1 of 2", "ifca"
+    assert found[4:6] == ["`fedgroup` 1.00", "0.25"]
+    assert found[6] == "+0.100 [+0.100, +0.100]°"
+
+
+def test_correlations_by_hand() -> None:
+    one, other = np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 2, 3, 5, 4])
+    found = spearman(one, other)
+    half = 1.959964 * sqrt((1 + 0.9**2 / 2) / 2)
+    assert found.value == pytest.approx(0.9)  # 1 - 6 * 2 / (5 * 24)
+    assert (found.low, found.high) == pytest.approx(
+        (tanh(atanh(0.9) - half), tanh(atanh(0.9) + half))
+    )
+    tau = kendall(one, other)
+    assert tau.value == pytest.approx(0.8)  # 9 pairs agree, 1 does not
+    assert (tau.low, tau.methods) == (pytest.approx(tanh(atanh(0.8) - 1.959964 * sqrt(0.437))), 5)
+    assert spearman(one, np.ones(5)).value == 0
+    assert spearman(one, -one).value == pytest.approx(-1)
+    assert spearman(one, one).high == pytest.approx(1)
+
+
+METHODS = ["fedavg", "ditto", "apfl", "ifca", "fedrep", "fedper", "scaffold", "fedprox"]
+
+
+def eight(accuracies: list[int], **fields: Any) -> list[Result]:
+    """Eight methods, each with one accuracy of all clients."""
+    pairs = zip(METHODS, accuracies, strict=True)
+    return [one for name, value in pairs for one in natural(name, [value] * 4, **fields)]
+
+
+def test_orders_on_drawn_clients_beside_those_on_natural_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order on digits is that on the plots but for two neighbours: 1 - 6 * 2 / (8 * 63)."""
+    monkeypatch.setattr("natural_answers.FULL", 8)
+    drawn = eight([10, 20, 30, 40, 50, 60, 80, 70], suite=DRAWN, mark="drawn000", dataset="digits")
+    write(tmp_path, *drawn, *eight([10, 20, 30, 40, 50, 60, 70, 80]))
+    digits, plots = sorted(tables(tmp_path), key=lambda table: table.suite)
+    found = overall([plots], [digits])
+    assert found is not None and (found.value, found.methods) == (pytest.approx(1 - 12 / 504), 8)
+    ((all_digits, others, one),) = cells(predicted([plots], [digits]))
+    assert all_digits == one == found.text
+    assert others == "-", "there is no other natural table"
+    text = "\n".join(answers([digits, plots]))
+    assert found.text in text and f"of {found.methods} methods" in text
+
+
+def test_two_orders_of_few_methods_are_not_compared(tmp_path: Path) -> None:
+    write(tmp_path, *natural("fedavg", [50] * 4), *natural("ditto", [60] * 4))
+    (table,) = tables(tmp_path)
+    assert overall([table], [table]) is None
+    assert overall([table], []) is None
+
+
+def test_whether_a_better_rate_changes_the_order(tmp_path: Path) -> None:
+    """The last method becomes the first with three times the rate; the others keep theirs."""
+    accuracies = [10, 20, 30, 40, 50, 60, 70, 80]
+    tuned = []
+    for name, value in zip(METHODS, accuracies, strict=True):
+        first = name == METHODS[0]
+        tuning = Tuning(budget=3, tried=3, seeds=[1000], score="s", lr=0.3 if first else 0.1)
+        correct = [90 if first else value] * 4
+        tuned += natural(name, correct, tuning=tuning, config=f"tuned-{name}")
+    (found,) = cells(rates([table_of(tmp_path, *eight(accuracies), *tuned)]))
+    assert found[0] == "8"
+    assert found[1].startswith("+0.50 ["), "7 of 28 pairs changed: (21 - 7) / 28"
+    assert found[2:] == ["1 of 8", "+0.100", "1", "`fedprox`, then 2", "`fedavg`"]
+
+
+def test_a_search_for_parameters_is_none_for_the_rate(tmp_path: Path) -> None:
+    tuning = Tuning(budget=3, tried=3, seeds=[1000], score="s")
+    rows = [
+        one
+        for name in METHODS
+        for one in natural(name, [50] * 4, tuning=tuning, config=f"t-{name}")
+    ]
+    assert NOT_RUN in rates([table_of(tmp_path, *eight([10] * 8), *rows)])
+
+
+def test_which_methods_fall_apart(tmp_path: Path) -> None:
+    rows = [
+        *reference_rows(),
+        *natural("ditto", [70, 70, 80, 80]),
+        *natural("apfl", [20, 30, 30, 40]),
+        skip("scaffold", "no", mark="natural0", dataset="plots").model_copy(
+            update={"suite": {**made(suite=NATURAL).suite, "clients": 4, "paper": ""}}
+        ),
+    ]
+    table = table_of(tmp_path, *rows)
+    assert NOT_RUN in many_clients([table]), "it has four clients"
+    table.settings["clients"] = 1000
+    (found,) = cells(many_clients([table]))
+    assert found[1:3] == ["0.650", "0.600"]
+    assert "`apfl` 0.300" in found[4] and "ditto" not in found[4]
+    assert found[5] == "`scaffold`"
+
+
+def test_writers_of_digits_are_drawn(tmp_path: Path) -> None:
+    suite = {**NATURAL, "name": "natural-writers"}
+    drawn = natural("ditto", [70] * 4, suite=suite, dataset="writers:digits")
+    text = "\n".join(answers(tables(write(tmp_path, *drawn))))
+    assert text.count(NOT_RUN) == 6
+    assert reference(tables(tmp_path)[0], "fedavg") is None
