@@ -1,7 +1,7 @@
 """Write `docs/natural.md`: the natural federations, what they are and how they are divided.
 
     python docs/tools/natural_page.py > docs/natural.md
-    python docs/tools/natural_page.py --measure [SUITE ...]   # reads packages, writes natural_facts.json
+    python docs/tools/natural_page.py --measure [SUITE ...]   # reads packages, writes its facts
 
 The page is made from the suites, the modules of the data sets, `natural_facts.json` and
 `natural_rates.json` (`natural_rates.py`), so that it can be written where the packages are not
