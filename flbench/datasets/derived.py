@@ -107,8 +107,7 @@ def writers(root: Path, argument: str) -> Dataset:
 
 def regrouped(pooled: Dataset, domains: Tensor) -> Dataset:
     """A data set with other domains, shape (m,), without what it said of its own."""
-    own = {"domain_names": (), "domain_groups": None, "group_names": ()}
-    return replace(pooled, domains=domains, **own)
+    return replace(pooled, domains=domains, domain_names=(), domain_groups=None, group_names=())
 
 
 def swapped(classes: int, distance: int) -> Tensor:

@@ -110,7 +110,8 @@ def hub(root: Path, argument: str) -> Dataset:
     if client is not None:
         owners = [value for part in parts for value in part[client]]
         domains, clients = groups_of(Path(name), client, owners, "client")
-    groups, group_names = None, ()
+    groups: torch.Tensor | None = None
+    group_names: tuple[str, ...] = ()
     if group is not None and domains is not None:
         said = [value for part in parts for value in part[group]]
         remedy = "leave group= out of the options"

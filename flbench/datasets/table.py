@@ -130,51 +130,85 @@ def table(root: Path, argument: str) -> Dataset:
     found = targets_of(path, task, {name: columns[name] for name in targets})
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
-    domains, clients = None, ()
+    domains: torch.Tensor | None = None
+    clients: tuple[str, ...] = ()
     if "client" in columns:
         domains, clients = groups_of(path, "client", columns["client"], "client")
         if words_for_parts(clients) and len(words_for_parts(clients)) == len(clients):
             raise damaged(path, f"column 'client' says {', '.join(clients)}: name it 'split'")
-    groups, group_names = None, ()
+    groups: torch.Tensor | None = None
+    group_names: tuple[str, ...] = ()
     if grouped:
-        feature = f"if it is a feature, type ?use={GROUP}"
-        if domains is None:
-            raise damaged(
-                path, f"column '{GROUP}' is the true group of each client, and there is no column"
-                f" 'client': add one; {feature}"
-            )  # fmt: skip
-        groups, group_names = true_groups(path, GROUP, columns[GROUP], domains, clients, feature)
+        groups, group_names = groups_in(path, columns[GROUP], domains, clients)
     train = np.ones(len(y), dtype=bool) if test is None else ~test
     raw = [numbers_of(values) for values in features.values()]
-    parts, kinds, scaled, filled = [], [], [], []
-    for name, values in features.items():
-        text = name in listed(options, "text")
-        block = features_of(path, name, values, train, text, fill, VALUES)
-        places = block.places(sum(part.shape[1] for part in parts))
-        (scaled if block.numeric else filled if block.gaps else []).extend(places)
-        parts.append(block.values)
-        kinds.append(f"{name} ({block.kind})")
+    x, kinds, scaled, filled = samples_of(path, features, train, listed(options, "text"), fill)
     data = Dataset(
         f"csv:{argument}",
-        torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32)),
+        torch.from_numpy(x),
         y,
         found.count,
         domains,
         None if test is None else torch.from_numpy(test),
         label_names=found.names,
         domain_names=clients,
-        features=tuple(kinds),
+        features=kinds,
         notes=tuple(notes),
         keeps_test=True,
         gap=int(options.get("gap", 0)) if when else None,
-        scaled=tuple(scaled),
-        filled=tuple(filled),
+        scaled=scaled,
+        filled=filled,
         domain_groups=groups,
         group_names=group_names,
         task=task,
     )
     is_windows = not when and all(one is not None for one in raw)
     return by_time(data, np.array(raw).T) if is_windows else data
+
+
+def samples_of(
+    path: Path, features: dict[str, list[str]], train: np.ndarray, texts: list[str], fill: str
+) -> tuple[np.ndarray, tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
+    """The columns of features as numbers, shape (m, d), float32, NaN = missing.
+
+    Args:
+        train: rows that may be trained on, shape (m,), bool.
+        texts: columns that are texts, whatever they hold.
+        fill: what becomes of gaps.
+
+    Returns:
+        The numbers; what each column is; the places that are scaled, and those that are filled.
+    """
+    parts: list[np.ndarray] = []
+    kinds: list[str] = []
+    scaled: list[int] = []
+    filled: list[int] = []
+    for name, values in features.items():
+        block = features_of(path, name, values, train, name in texts, fill, VALUES)
+        places = block.places(sum(part.shape[1] for part in parts))
+        scaled += places if block.numeric else ()
+        filled += places if block.gaps and not block.numeric else ()
+        parts.append(block.values)
+        kinds.append(f"{name} ({block.kind})")
+    x = np.concatenate(parts, axis=1, dtype=np.float32)
+    return x, tuple(kinds), tuple(scaled), tuple(filled)
+
+
+def groups_in(
+    path: Path, values: list[str], domains: torch.Tensor | None, clients: tuple[str, ...]
+) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """The true group of each client, shape (D,), int64, and the groups' names.
+
+    Raises:
+        UserError: there are no clients, a value is missing, or rows of a client differ.
+    """
+    feature = f"if it is a feature, type ?use={GROUP}"
+    if domains is None:
+        raise damaged(
+            path, f"column '{GROUP}' is the true group of each client, and there is no column"
+            f" 'client': add one; {feature}"
+        )  # fmt: skip
+    return true_groups(path, GROUP, values, domains, clients, feature)
 
 
 def no_feature(
