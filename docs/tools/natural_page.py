@@ -94,7 +94,7 @@ of it, itself and three times it (`python docs/tools/natural_rates.py SUITE`). T
 validation headline of the last ten evaluations (accuracy; of the suites of numbers RMSE, for which
 lower is better). The gain is that of the best rate over what was the suite's, with a 95 % t
 interval of the four paired differences; that it is the best of three is not corrected for. A suite
-got another rate where that of FedAvg lies beyond its interval.
+now has the smallest rate of which FedAvg's score is within .001 of the best.
 """
 
 
@@ -214,8 +214,8 @@ def rates_table(
 ) -> list[str]:
     """Markdown: suite -> method -> learning rate -> scores of the same seeds, as a table."""
     lines = [
-        "| suite | method | rates: scores | its own | gain of the best |",
-        "|---|---|---|---:|---|",
+        "| suite | method | rates: scores | it was | gain of the best | it is |",
+        "|---|---|---|---:|---|---:|",
     ]
     for suite, methods in tried.items():
         now = f"{table_of(suite)['local']['lr']:g}"
