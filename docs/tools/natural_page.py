@@ -94,7 +94,7 @@ of it, itself and three times it (`python docs/tools/natural_rates.py SUITE`). T
 validation headline of the last ten evaluations (accuracy; of the suites of numbers RMSE, for which
 lower is better). The gain is that of the best rate over what was the suite's, with a 95 % t
 interval of the four paired differences; that it is the best of three is not corrected for. A suite
-now has the smallest rate of which FedAvg's score is within .001 of the best.
+got another rate where one of the two gains beyond its interval, and the other one does not lose.
 """
 
 
@@ -240,11 +240,43 @@ def best_rate(
     """
     sign = -1 if lower else 1
     best = max(scores, key=lambda rate: (sign * mean(scores[rate]), rate == own))
-    if best == own or own not in scores:
+    if best == own:
         return best, "-"
-    gains = [sign * (one - other) for one, other in zip(scores[best], scores[own], strict=True)]
-    half = float(t.ppf(0.975, len(gains) - 1)) * stdev(gains) / sqrt(len(gains))
-    return best, f"{mean(gains):+.4f} ± {half:.4f}"
+    gain, half = gain_of(scores, best, own, lower)
+    return best, f"{gain:+.4f} ± {half:.4f}"
+
+
+def gain_of(
+    scores: Mapping[str, Sequence[float]], rate: str, own: str, lower: bool
+) -> tuple[float, float]:
+    """How much better a rate is than another one on the same seeds, and half its interval."""
+    sign = -1 if lower else 1
+    gains = [sign * (one - other) for one, other in zip(scores[rate], scores[own], strict=True)]
+    return mean(gains), float(t.ppf(0.975, len(gains) - 1)) * stdev(gains) / sqrt(len(gains))
+
+
+def chosen_rate(methods: Mapping[str, Mapping[str, Sequence[float]]], lower: bool = False) -> str:
+    """The rate of a suite: another one than it was where a method gains and none loses by it.
+
+    To gain or lose is to be better or worse beyond the interval. Of several it is the one of the
+    largest sum of gains.
+
+    Args:
+        methods: method -> rate -> scores; of three rates the second one is what it was.
+
+    Example:
+        >>> chosen_rate({"a": {"1": [0, 0.1], "2": [0.5, 0.5], "6": [0.7, 0.71]}})
+        '6'
+        >>> chosen_rate({"a": {"1": [0, 0.1], "2": [0.5, 0.5], "6": [0.3, 0.9]}})
+        '2'
+    """
+    _, own, _ = next(iter(methods.values()))
+    found = {own: 0.0}
+    for rate in next(iter(methods.values())):
+        gains = [gain_of(scores, rate, own, lower) for scores in methods.values()]
+        if any(gain > half for gain, half in gains) and all(gain > -half for gain, half in gains):
+            found[rate] = sum(gain for gain, _ in gains)
+    return max(found, key=lambda rate: found[rate])
 
 
 def section(name: str, facts: dict[str, Any]) -> list[str]:

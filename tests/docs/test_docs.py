@@ -19,6 +19,7 @@ from arguments_page import page as arguments_page
 from compositions_page import STUDY as COMPOSITIONS
 from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
+from natural_page import FACTS, RATES, chosen_rate, table_of
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
 from typer.core import TyperGroup as Group
@@ -191,6 +192,13 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
     if int(told[1].replace(",", "")) < count_of(known):
         pytest.skip("docs/which-method.md is older than the results, as in a pull request of a row")
     assert found == which_method_page(known)
+
+
+def test_natural_suites_have_the_rate_that_was_found() -> None:
+    facts = json.loads(FACTS.read_text(encoding="utf-8"))["federations"]
+    tried = json.loads(RATES.read_text(encoding="utf-8"))
+    found = {name: chosen_rate(one, facts[name]["labels"] == 1) for name, one in tried.items()}
+    assert found == {name: f"{table_of(name)['local']['lr']:g}" for name in tried}
 
 
 def test_the_page_of_natural_federations_is_that_of_their_suites() -> None:
