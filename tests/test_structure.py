@@ -178,21 +178,19 @@ def test_importing_flbench_imports_nothing_large() -> None:
 # --- hooks ------------------------------------------------------------------------------------
 
 
-def test_hooks_are_documented_with_their_signatures_and_drawn_in_order() -> None:
-    hooks = {
-        name: f"{name}({', '.join(inspect.signature(function).parameters)})"
+def test_hooks_are_documented_and_drawn_in_order() -> None:
+    hooks = [
+        name
         for name, function in vars(hookspecs).items()
         if inspect.isfunction(function) and hasattr(function, "flbench_spec")
-    }
-    assert list(hooks) == [
+    ]
+    assert hooks == [
         "partition", "needs", "setup", "plan", "dispatch", "client_module", "metrics", "local_term",
         "batch_loss", "phases", "report", "encode", "decode", "score", "cluster", "weights",
         "aggregate", "personalise", "join", "run_started", "round_finished", "run_finished",
     ]  # fmt: skip
-    page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
     drawing = (hookspecs.__doc__ or "").partition("Order:")[0]
     assert [hook for hook in hooks if not re.search(rf"(?<!\w){hook}(?!\w)", drawing)] == []
-    assert [told for told in hooks.values() if told not in page] == []
     assert [hook for hook in hooks if not inspect.getdoc(getattr(hookspecs, hook))] == []
 
 

@@ -16,8 +16,6 @@ import pytest
 import typer
 from architecture_map import page as architecture
 from arguments_page import page as arguments_page
-from compositions_page import STUDY as COMPOSITIONS
-from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
@@ -173,11 +171,6 @@ def test_the_page_of_coverage_is_that_of_its_simulation() -> None:
 def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
     found = (ROOT / "docs" / "planted-bugs.md").read_text(encoding="utf-8")
     assert found == planted_bugs_page()
-
-
-def test_the_page_of_compositions_is_that_of_its_study() -> None:
-    found = (ROOT / "docs" / "compositions.md").read_text(encoding="utf-8")
-    assert found == compositions_page(json.loads(COMPOSITIONS.read_text(encoding="utf-8"))["rows"])
 
 
 @pytest.mark.slow
