@@ -19,6 +19,8 @@ from arguments_page import page as arguments_page
 from interval_coverage_page import page as interval_coverage_page
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
+from reference_pages import PAGES as REFERENCE_PAGES
+from reference_pages import page as reference_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
@@ -154,6 +156,20 @@ def test_the_page_of_arguments_is_that_of_the_docstrings() -> None:
     assert [name for name, meaning in tensors if not re.search(r"shape|scalar", meaning)] == []
     for name in ("send", "note", "warn", "sent", "rng"):
         assert f"\n`{name}(" in found
+
+
+@pytest.mark.parametrize("name", REFERENCE_PAGES)
+def test_the_reference_is_that_of_the_docstrings(name: str) -> None:
+    found = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    assert found == reference_page(name), "type: python docs/tools/reference_pages.py"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import flbench
+
+    pages = "".join((ROOT / "docs/reference" / one).read_text() for one in ("api.md", "toolbox.md"))
+    names = [name for name in flbench.__all__ if not name.startswith("__")]
+    assert [name for name in names if f"`fl.{name}`" not in pages] == []
 
 
 def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:

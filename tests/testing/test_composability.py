@@ -103,9 +103,9 @@ def test_a_method_alone_and_then_with_every_other(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_an_order_that_runs_is_said() -> None:
-    found = outcome_of("secagg+top-k")
+    found = outcome_of("secagg+dp-fedavg")
     assert found.what == "refused"
-    assert mentions(found.why, "top-k+secagg runs")
+    assert mentions(found.why, "dp-fedavg+secagg runs")
 
 
 @pytest.mark.slow
