@@ -73,9 +73,8 @@ def test_the_core_names_nothing_that_is_found_and_imports_no_plugin() -> None:
         odd = {name for name in imported(tree) if name.split(".")[0] in outside}
         texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         own = [kind for room, some in NAMED.items() if path.startswith(room) for kind in some]
-        for kind in kinds:
-            names = set(POINTS[f"flbench.{kind}"]) - WORDS - set(POINTS["flbench.partitions"])
-            odd |= set() if kind in own else texts & names
+        here = WORDS.union(*(POINTS[f"flbench.{kind}"] for kind in ("partitions", *own)))
+        odd |= {name for kind in kinds for name in texts & set(POINTS[f"flbench.{kind}"])} - here
         found[path] = odd
     assert len(found) > 50
     assert {path: odd for path, odd in found.items() if odd} == {}

@@ -128,6 +128,29 @@ def test_every_command_has_a_row() -> None:
     assert sorted(re.findall(r"[a-z]+", " ".join(rows))) == sorted(group.commands)
 
 
+def test_what_the_readme_counts_is_there() -> None:
+    counts = re.findall(r"\b(\d+) (methods|suites) are included", README)
+    assert [kind for _, kind in counts] == ["methods", "suites"]
+    for number, kind in counts:
+        ours = [one for one in entries(kind).values() if one.distribution == "flbench"]
+        assert int(number) == len(ours), kind
+    (word,) = re.findall(r"tables of (\w+) papers", README)
+    papers = [path for path in (ROOT / "docs" / "papers").glob("*.md")]
+    assert len(papers) == len(entries("papers")) == {"four": 4, "five": 5}[word]
+    figures = re.findall(r"!\[.+\]\((.+)\)", README)
+    assert figures and all((ROOT / path).is_file() for path in figures)
+
+
+def test_the_readme_and_the_long_pages_are_short() -> None:
+    """Words as `wc -w` counts them; of the architecture without its map."""
+    read = {name: (ROOT / "docs" / name).read_text() for name in ("architecture.md", "hooks.md")}
+    _, _, after = read["architecture.md"].partition("```text\n")
+    hooks = read["hooks.md"] + (ROOT / "docs" / "reference" / "hooks.md").read_text()
+    assert len(README.split()) <= 700
+    assert len(after.partition("```")[2].split()) <= 2600
+    assert len(hooks.split()) <= 5000
+
+
 def test_the_first_result_is_that_of_a_run() -> None:
     """The table in the README against a committed result of the same run."""
     cells = re.findall(
@@ -214,10 +237,22 @@ def test_the_map_of_modules_is_that_of_the_tree() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "RELEASING.md", *PAGES_OF_DOCS):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            here = page.parent / target
-            assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"
+    """To files, and in pages to their headings."""
+    from flbench.leaderboard.markdown import anchor
+
+    named = [ROOT / name for name in ("README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")]
+    texts = {
+        page: re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for page in (*named, ROOT / "plugins" / "README.md", *PAGES_OF_DOCS)
+    }
+    for page, text in texts.items():
+        for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+            path, _, part = target.partition("#")
+            here = (page.parent / path).resolve() if path else page
+            assert here.exists(), f"{page.name}: {target}"
+            if part and here in texts:
+                headings = re.findall(r"^#+ (.+)$", texts[here], re.MULTILINE)
+                assert part in map(anchor, headings), f"{page.name}: {target}"
 
 
 def test_every_fault_names_tests_that_exist() -> None:
@@ -265,9 +300,7 @@ PAGES = "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "text", [README, FINDINGS, BOARD["findings.md"]], ids=["readme", "docs", "leaderboard"]
-)
+@pytest.mark.parametrize("text", [FINDINGS, BOARD["findings.md"]], ids=["docs", "leaderboard"])
 def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
     quoted = re.findall(r"\b\d\.\d{4}(?: ± \d\.\d{4})?", text)
     assert len(quoted) >= 8

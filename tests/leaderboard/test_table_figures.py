@@ -24,7 +24,7 @@ def table(folder: Path, name: str, oracle: float, methods: int) -> list[Table]:
             *[(f"method-{number}", 0.55, {}) for number in range(methods)],
         ]
     ]
-    write(folder / name, results)
+    write(folder / name, *results)
     return tables(folder / name)
 
 
