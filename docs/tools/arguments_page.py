@@ -62,7 +62,9 @@ def read(thing: object) -> Docstring:
     for title, body in sections.items():
         _, *pairs = ENTRY.split(body.strip("\n"))
         told = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        entries[title] = {name: joined(text) for names, text in told.items() for name in names.split(", ")}
+        entries[title] = {
+            name: joined(text) for names, text in told.items() for name in names.split(", ")
+        }
     return Docstring(text.strip(), entries, {k: joined(v) for k, v in sections.items()})
 
 

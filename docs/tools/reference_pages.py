@@ -19,7 +19,6 @@ from types import ModuleType
 from arguments_page import (
     GROUPS,
     class_lines,
-    escaped,
     function_lines,
     joined,
     read,
@@ -39,23 +38,24 @@ BETTER = {True: "higher", False: "lower", None: "-"}
 ELSEWHERE = [kind for kinds in GROUPS.values() for kind in kinds]
 """Classes that have their section in arguments.md."""
 
-API = f"""For everybody who writes Python with flbench: every name that `import flbench as fl` serves.
+API = f"""For everybody who writes Python with flbench: every name of `import flbench as fl`.
 
 {NOTE} A name is loaded when it is first used. What a release promises about them is in
-[Stability](../stability.md). Shapes: [letters](arguments.md). The modules among the names are on the
-page [Toolbox modules](toolbox.md); the [hooks](hooks.md) and the [test kit](testing.md) have pages
-of their own."""
-HOOKS = f"""For authors of plugins: when each hook is asked, who may answer it, and what it returns.
+[Stability](../stability.md). Shapes: [letters](arguments.md). The modules among the names are on
+the page [Toolbox modules](toolbox.md); the [hooks](hooks.md) and the [test kit](testing.md) have
+pages of their own."""
+HOOKS = f"""For authors of plugins: when each hook is asked, who may answer, and what it returns.
 
 {NOTE} What they are used for, with examples: [Hooks](../hooks.md). The types:
 [what hooks get and return](arguments.md)."""
-METRICS_TEXT = f"""For readers of result files: the numbers in the `summary` of a [result](../results.md).
+METRICS_TEXT = f"""For readers of result files: the numbers in the `summary` of a
+[result](../results.md).
 
 {NOTE}
 
-Of another [task](../data.md#what-is-predicted) than classes the names have its headline in the place
-of `accuracy` (`rmse_mean`, `unseen_map`), the direction is its own, and what needs classes is absent
-(`accuracy_micro`, `ece`, `kld`, `perplexity`)."""
+Of another [task](../data.md#what-is-predicted) than classes the names have its headline in the
+place of `accuracy` (`rmse_mean`, `unseen_map`), the direction is its own, and what needs classes is
+absent (`accuracy_micro`, `ece`, `kld`, `perplexity`)."""
 TOOLBOX = f"""For authors of methods: the functions that methods share, whole.
 
 {NOTE} [The toolbox](../toolbox.md) is the overview."""
@@ -84,9 +84,9 @@ def api() -> Iterator[str]:
 def lines_of(name: str, value: object, home: ModuleType, prefix: str) -> Iterator[str]:
     """The section of a name: a class, a function, or a constant that `home` defines."""
     if inspect.isclass(value) and value in ELSEWHERE:
-        first = escaped(read(value).text.split("\n\n", maxsplit=1)[0])
-        yield from ["", *wrapped(f"[`{prefix}.{name}`](arguments.md#{prefix}{name.lower()}):"
-                                 f" {joined(first)}")]  # fmt: skip
+        first = read(value).text.split("\n\n", maxsplit=1)[0]
+        link = f"[`{prefix}.{name}`](arguments.md#{prefix}{name.lower()})"
+        yield from ["", *wrapped(f"{link}: {joined(first)}")]
     elif inspect.isclass(value) and issubclass(value, BaseModel):
         yield from ["", f"### `{prefix}.{name}`", "", *wrapped(read(value).text), ""]
         yield "Its fields are the keys of a [result file](../results.md)."

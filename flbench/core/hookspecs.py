@@ -192,7 +192,8 @@ def dispatch(state: State, stage: Stage, ctx: Context) -> Start | None:
     """Return what each acting client starts from and receives.
 
     For each field of `Start` the first result is used (where two methods give `params`, the run
-    warns of it); `extras` and `client_memory` of all are merged. Default: the client's home model, of which every scalar is sent.
+    warns of it); `extras` and `client_memory` of all are merged. Default: the client's home model,
+    of which every scalar is sent.
     """
 
 

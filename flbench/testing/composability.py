@@ -48,7 +48,7 @@ class CompositionOutcome:
 
 
 def outcome_of(text: str, asked: RunRequest | None = None) -> CompositionOutcome:
-    """What becomes of methods that are joined by "+"; where another order of two runs, `why` has it.
+    """What becomes of methods that are joined by "+"; if only another order runs, `why` has it.
 
     Without `asked` they are played on the small federation of the conformance checks, with what
     their authors declare for it, for the rounds that show all of their steps.

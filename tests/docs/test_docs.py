@@ -240,7 +240,9 @@ def test_links_lead_somewhere() -> None:
     """To files, and in pages to their headings."""
     from flbench.leaderboard.markdown import anchor
 
-    named = [ROOT / name for name in ("README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")]
+    named = [
+        ROOT / name for name in ("README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")
+    ]
     texts = {
         page: re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for page in (*named, ROOT / "plugins" / "README.md", *PAGES_OF_DOCS)

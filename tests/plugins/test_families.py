@@ -34,7 +34,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def test_what_there_is_to_read_is_there() -> None:
-    """Each row names methods, examples of the docs, plugins of tests, or files; and all of these."""
+    """Each row names methods, examples of the docs, plugins of tests, or files."""
     page = (ROOT / "plugins" / "README.md").read_text(encoding="utf-8")
     _, _, table = page.partition("\n## Methods to read\n")
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
