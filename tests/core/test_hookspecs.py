@@ -13,6 +13,7 @@ from toy import composition
 
 from flbench.core import hookspecs
 from flbench.core.hookspecs import hookimpl
+from flbench.core.types import STAGE_KINDS
 from flbench.engine.options import EngineOptions
 from flbench.run.runner import execute
 from flbench.run.spec import RunSpec
@@ -64,4 +65,13 @@ def test_the_order_of_hooks_is_the_traced_one(tmp_path: Path) -> None:
     )
     execute(spec, lambda name, root: small_dataset(samples=108))
     assert asked == drawn(hookspecs.__doc__ or "")
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (loop,) = re.findall(r"```text\n(State.+?)```", page, re.DOTALL)
+    one_round = asked[asked.index("plan") : asked.index("round_finished")]
+    assert re.findall(rf"\b(?:{'|'.join(HOOKS)})\b", loop) == [
+        one.partition(" ")[0] for one in one_round
+    ]
+    for kind, about in STAGE_KINDS.items():
+        (named,) = re.findall(rf'(not )?"{kind}"', loop) or ["not "]
+        assert bool(named) != about.aggregates, kind
     assert set(HOOKS) == {one.partition(" ")[0] for one in asked}, "every hook is in the drawing"
