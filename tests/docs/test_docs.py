@@ -236,6 +236,24 @@ def test_the_map_of_modules_is_that_of_the_tree() -> None:
     assert "  federation/     build  feature_scale  federation  fixed_parts  holdings  " in found
 
 
+def test_what_the_architecture_names_is_there() -> None:
+    """Every package has a row, and every file that is named lies in the core or the repository."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = text.partition("```text\n")[2].partition("```")[2]
+    rows = " ".join(line.split("|")[1] for line in told.splitlines() if line.startswith("| `"))
+    packages = {path.parent.name for path in (ROOT / "flbench").glob("*/__init__.py")}
+    assert packages - set(re.findall(r"`(\w+)`", rows)) == set()
+    homes = (ROOT, ROOT / "flbench", ROOT / "flbench" / "engine")
+    paths = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+\w*)`", told))
+    assert len(paths) > 30
+    lost = {
+        path
+        for path in paths
+        if not any((home / one).exists() for home in homes for one in (path, f"{path}.py"))
+    }
+    assert lost == set()
+
+
 def test_links_lead_somewhere() -> None:
     """To files, and in pages to their headings."""
     from flbench.leaderboard.markdown import anchor
