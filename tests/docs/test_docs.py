@@ -137,6 +137,12 @@ def test_what_the_readme_counts_is_there() -> None:
     (word,) = re.findall(r"tables of (\w+) papers", README)
     papers = [path for path in (ROOT / "docs" / "papers").glob("*.md")]
     assert len(papers) == len(entries("papers")) == {"four": 4, "five": 5}[word]
+    (size,) = re.findall(r"files of the clone take (\d+) MB", README)
+    git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if git.returncode == 0:  # an archive of the source is no clone
+        paths = [ROOT / name for name in git.stdout.decode().split("\0") if name]
+        tracked = sum(path.stat().st_size for path in paths if path.is_file())
+        assert 0.75 < tracked / 1e6 / int(size) < 1.25
     figures = re.findall(r"!\[.+\]\((.+)\)", README)
     assert figures and all((ROOT / path).is_file() for path in figures)
 
