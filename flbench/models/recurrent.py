@@ -40,8 +40,8 @@ class GatedLayer(nn.Module):
 
     Feng, Tung, Ahmed, Bengio, Hajimirsadeghi, "Were RNNs all we needed?", arXiv 2410.01201: minGRU,
     here with the input before beside each input, and tanh. The gates are known in advance, so a
-    step is one product and one sum; on a CPU T such steps take a fifth of the time of log2(T)
-    operations on whole sequences (Hillis, Steele 1986), which move more memory.
+    step is one product and one sum. Such steps move less memory than log2(T) operations on whole
+    sequences (Hillis, Steele 1986).
     """
 
     def __init__(self, width: int) -> None:
