@@ -28,6 +28,7 @@ from flbench.papers.reproduction import (
     cells,
     findings,
     in_words,
+    not_of_scale,
     of_domain,
     planned,
 )
@@ -38,19 +39,15 @@ if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
 VERDICTS_EXPLAINED = (
-    "A number is *reproduced* if our mean over seeds differs from it by at most the paper's own"
-    " deviation, or by at most the tolerance where that is smaller or the paper prints no"
-    " deviation; at the scales *large* and *small*, whose differences from the paper are listed, it"
-    " then *agrees*. Otherwise it has the *same ordering* if our mean is on the same side as the"
-    " paper's of every other row of its column that the paper separates from it (by more than the"
-    " tolerance and either deviation); if not, it is *not reproduced*, or *differs* where the scale"
-    " is not the paper's. Numbers that are *doubtful*, with the reason, get no verdict and have no"
-    " part in other verdicts. The order of the methods is compared by Kendall's tau of our means"
-    " against the paper's numbers (1: the same order, 0: none, -1: the reverse), with the 95 %"
-    " interval of a bootstrap over seeds; of two seeds it is no more than the range of both and"
-    " their mean. What was not run has a reason. Where this version of flbench has no result, that"
-    " of the newest other version is shown. The suites have the paper's numbers (`flbench show"
-    " suite NAME --dataset DATA`)."
+    "For readers of the paper: its numbers beside ours. A number is *reproduced* (at the scales"
+    " *large* and *small*, which differ from the paper: it *agrees*) if our mean differs from it by"
+    " at most the paper's deviation and the tolerance (the tolerance where the paper prints no"
+    " deviation). It has the *same ordering* if our mean is on the paper's side of every other row"
+    " of its column that the paper"
+    " separates from it; else it is *not reproduced* (*differs*). *Doubtful* numbers get no"
+    " verdict. *Tau* is Kendall's, of our means against the paper's numbers (1: the same order),"
+    " with the 95 % interval of a bootstrap over seeds; of two seeds, the range of both and their"
+    " mean. Results are of this version of flbench, else of the newest that has them."
 )
 RULES: Mapping[Rule, str] = {
     "own": "The paper judges *own* models: what each client had after its last local training.",
@@ -59,6 +56,8 @@ RULES: Mapping[Rule, str] = {
 """What a page says of a table that does not judge what methods serve."""
 NUMBERS = ("paper", "ours", "difference")
 """The columns that are aligned to the right."""
+ROWS = 12
+"""Rows of a study that a page shows; of more it has a link."""
 
 
 def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
@@ -82,7 +81,7 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     for name, table in paper.tables.items():
         lines += _table(paper, name, table, request, progress)
     if paper.claims:
-        found = "What came of them stands in words in [findings](../findings.md)."
+        found = "In words: [findings](../findings.md)."
         lines += ["", "## Figures and claims", "", found]
     stored = StoredResults.of(paper, request, progress)
     for claim in paper.claims:
@@ -130,8 +129,7 @@ def _table(
     ]
     headings = [("scale", True), *((" or ".join(said), False) for said in words), ("tau", False)]
     lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
-    for scale, found in known.items():
-        lines += _departures(paper, table, scale, found)
+    lines += _departures(paper, table, known)
     for scale, found in known.items():
         lines += _parts(scale, table, found)
         if table.measured(table.judged) != table.measured("served"):
@@ -155,16 +153,23 @@ def _as_served(scale: str, found: Sequence[ReproducedValue]) -> list[str]:
 
 
 def _departures(
-    paper: Paper, table: PaperTable, scale: str, found: Sequence[ReproducedValue]
+    paper: Paper, table: PaperTable, known: Mapping[str, Sequence[ReproducedValue]]
 ) -> list[str]:
-    """How a scale differs from the paper's protocol."""
-    rows = departures(paper, table, table.scale[scale], found)
-    places = [place for place in by_part(found) if place[1] in table.scale[scale].on]
+    """How the scales differ from the paper's protocol: a row for each setting, `=` as the paper."""
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for scale, found in known.items():
+        places = [place for place in by_part(found) if place[1] in table.scale[scale].on]
+        for row in departures(paper, table, table.scale[scale], found):
+            *stated, here = map(escaped, protocol_cells(row, places))
+            rows.setdefault((stated[0], stated[1], stated[2]), {})[scale] = here
     if not rows:
-        return ["", f"Scale {scale} is the paper's protocol."]
-    words = f"Scale {scale}, where it differs from the paper or the paper gives nothing:"
-    headings = [("setting", True), ("paper", True), ("source", True), ("here", True)]
-    texts = [[*map(escaped, protocol_cells(row, places))] for row in rows]
+        return ["", "Every scale is the paper's protocol."]
+    words = "Where a scale differs from the paper (`=`: it does not), or the paper gives nothing:"
+    headings = [(name, True) for name in ("setting", "paper", "source", *known)]
+    texts = [
+        [*row, *(here.get(scale, "-" if row[1] == "not given" else "=") for scale in known)]
+        for row, here in rows.items()
+    ]
     return ["", words, "", *markdown_table(headings, texts)]
 
 
@@ -181,11 +186,14 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
     missing: dict[str, list[str]] = {}
     for (suite, dataset), rows in by_part(found).items():
         if not any(one.results for one in rows):
-            missing.setdefault(rows[0].why, []).append(f"{suite} on {dataset}")
+            outside = rows[0].why == not_of_scale(dataset)
+            place = dataset if outside else f"{suite} on {dataset}"
+            why = "not part of this scale" if outside else rows[0].why
+            missing.setdefault(why, []).append(place)
             continue
         settings = {**table.scale[scale].settings, **table.scale[scale].on.get(dataset, {})}
-        texts = ", ".join(f"{key} = {value}" for key, value in settings.items())
-        lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({texts})" if texts else "")]
+        words = ", ".join(f"{key} = {value}" for key, value in settings.items())
+        lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({words})" if words else "")]
         headings = [(name, name not in NUMBERS) for name in COLUMNS]
         lines += [
             "",
@@ -194,9 +202,8 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
         if (order := rank_agreement(rows)) is not None:
             lines += ["", f"Order of the methods: tau {order}."]
         lines += _by_domain(scale, table, rows)
-    for why, names in missing.items():
-        lines += ["", f"Not run at scale {scale}, {why}: {', '.join(names)}."]
-    return lines
+    texts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in missing.items()]
+    return [*lines, "", f"Not run at scale {scale}: {'; '.join(texts)}."] if texts else lines
 
 
 def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -> list[str]:
@@ -236,7 +243,7 @@ def _claim(paper: Paper, claim: Claim, stored: StoredResults) -> list[str]:
 
 
 def _study(claim: Claim, out: Path) -> list[str]:
-    """The command of a study, and its table if there is one."""
+    """The command of a study, and its table; of many rows a link to the file."""
     command, rows = f"`flbench study {claim.study}`", study_rows(claim.study, out)
     if rows is None:
         return ["", f"{command}: not run."]
@@ -246,6 +253,9 @@ def _study(claim: Claim, out: Path) -> list[str]:
         headings = []
     if not headings:
         raise UserError(f"{claim.study}.json: expected JSON with a list of tables 'rows'")
+    if len(rows) > ROWS:
+        file = f"../../leaderboard/studies/{claim.study}.json"
+        return ["", f"{command}: [{len(rows)} rows]({file})."]
     headings = [(escaped(name), words) for name, words in headings]
     table = markdown_table(headings, [[*map(escaped, cells)] for cells in texts])
     return ["", command, "", *table]

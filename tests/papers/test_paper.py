@@ -514,8 +514,9 @@ def test_the_page_has_tables_reasons_and_oddities(card: str, typed: Typed) -> No
     assert mentions(text, "Not run", "--set", "model.weights=")
     assert page.endswith("## Inconsistencies in the paper\n\n- it has no clusters\n")
     assert typed("reproduce", card, "--markdown")[1] == page
-    assert "Scale small is the paper's protocol." not in page
-    assert "| rounds | not given | - | 1 |" in page
+    assert "Every scale is the paper's protocol." not in page
+    (row,) = [line for line in page.splitlines() if line.startswith("| rounds | not given | - | 1")]
+    assert row.count("|") == 6, "a column for each of the two scales"
     given = typed("reproduce", card, "--markdown", "--set", "model.weights=x")
     assert (given[0], mentions(given[2], "mlp", "weights")) == (1, True)
     for words in (
@@ -581,6 +582,10 @@ def test_a_studys_table_is_shown_as_it_is_or_refused_in_one_line(tmp_path: Path)
     assert paper_page.page(card, RunRequest(out=tmp_path), SweepProgress()).endswith(
         "\n| a\\|b | n |\n|---|---:|\n| \\[x\\](y) | 0.50 ± 0.25 |\n| - | - |\n"
     )
+    rows = [{"n": one} for one in range(13)]
+    file.write_text(json.dumps({"rows": rows}))
+    end = paper_page.page(card, RunRequest(out=tmp_path), SweepProgress()).splitlines()[-1]
+    assert mentions(end, "one", 13, "leaderboard/studies/one.json") and "|" not in end
     for odd in ("{", "{}", '{"rows": []}', '{"rows": [1]}', '{"rows": {"a": 1}}', "[]"):
         file.write_text(odd)
         with pytest.raises(UserError, match=mention("one.json", "JSON")):
