@@ -243,7 +243,7 @@ def test_what_a_stranger_does_not_say_stays_empty(
     assert code == 0
     assert "\n  odd " in out
     assert "\n  pfedlia " in out
-    assert f"\n## odd\n\n{f'{summary} *no paper named*'.strip()}\n" in page([told])
+    assert f"\n## odd\n\n{f'{summary} *no paper named*'.strip()}.\n" in page([told])
     assert ("Settings: `x`." in page([told])) is bool(parameters)
     (row,) = [row for row in plain("methods") if row["name"] == "odd"]
     assert row == {
