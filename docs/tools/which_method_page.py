@@ -23,7 +23,7 @@ NEWCOMERS = "unseen_accuracy"
 LEAST = 8
 """Ranked methods at their defaults that a table must have."""
 NAMED = 8
-"""Methods that are named where many cannot be told apart; the others are counted."""
+"""Methods that are named where many cannot be separated; the others are counted."""
 KINDS = {
     "label-groups": "groups of clients with labels of their own",
     "label-groups-noisy": "the same, and some clients hold labels of other groups",
@@ -52,7 +52,7 @@ For users who have clients and look for a method. Words: [glossary](glossary.md)
 
 Find the row that is most like your clients. Every number is the mean accuracy over clients and
 seeds at the methods' defaults; a method that shares a letter with the best one on the
-[leaderboard](../leaderboard/README.md) *cannot be told apart* from it. Small networks and data sets
+[leaderboard](../leaderboard/README.md) *cannot be separated* from it. Small networks and data sets
 do not decide for large ones, nor do few rounds for many: run your own files with the
 [partition that you have](data.md#your-own-data) before you choose.
 """
@@ -109,7 +109,7 @@ def within(rows: Sequence[TableRow], megabytes: float) -> TableRow | None:
 
 
 def peers(rows: Sequence[TableRow]) -> str:
-    """The methods that cannot be told apart from the first."""
+    """The methods that cannot be separated from the first."""
     names = [f"`{row.method}`" for row in rows[1:] if share_letter(rows[0].ties, row.ties)]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (", ".join(names[:NAMED]) or "none") + more
@@ -124,7 +124,7 @@ def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
     headings = [("your clients", True), ("suite", True)]
     headings += [(name, False) for name in ("clients", "rounds", "methods")]
-    headings += [("best", True), ("cannot be told apart from it", True), *BASELINES]
+    headings += [("best", True), ("cannot be separated from it", True), *BASELINES]
     lines = []
     for table in found:
         rows = methods(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +78,9 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
         "",
         VERDICTS_EXPLAINED,
     ]
+    known: dict[tuple[str, ...], str] = {}
     for name, table in paper.tables.items():
-        lines += _table(paper, name, table, request, progress)
+        lines += _table(paper, name, table, request, progress, known)
     if paper.claims:
         found = "In words: [findings](../findings.md)."
         lines += ["", "## Figures and claims", "", found]
@@ -103,9 +104,18 @@ def _wrapped(line: str) -> str:
 
 
 def _table(
-    paper: Paper, name: str, table: PaperTable, request: RunRequest, progress: SweepProgress
+    paper: Paper,
+    name: str,
+    table: PaperTable,
+    request: RunRequest,
+    progress: SweepProgress,
+    known_departures: dict[tuple[str, ...], str],
 ) -> list[str]:
-    """A section: counts of verdicts, then a table per suite, data set and scale that was run."""
+    """A section: counts of verdicts, then a table per suite, data set and scale that was run.
+
+    Args:
+        known_departures: what earlier sections say of how scales differ -> the first of them.
+    """
     is_share = table.task is not None and table.task.is_share
     size = f"{table.tolerance:g}" if is_share else f"{table.tolerance:.0%}"
     column = table.measured(table.judged)
@@ -128,28 +138,30 @@ def _table(
         dict.fromkeys(in_words(said, scale) for scale in ("paper", "small")) for said in VERDICTS
     ]
     headings = [("scale", True), *((" or ".join(said), False) for said in words), ("tau", False)]
-    lines = ["", f"## {table.caption}", "", text, "", *markdown_table(headings, counts)]
-    lines += _departures(paper, table, known)
+    ran = [row for row, found in zip(counts, known.values(), strict=True) if _ran(found)]
+    lines = ["", f"## {table.caption}", "", text]
+    lines += ["", *markdown_table(headings, ran)] if ran else []
+    differ = _departures(paper, table, known)
+    first = known_departures.setdefault(tuple(differ), table.caption)
+    same = ["", f"Its scales differ from the paper as those of *{first}*."]
+    lines += differ if first == table.caption else same
     for scale, found in known.items():
         lines += _parts(scale, table, found)
-        if table.measured(table.judged) != table.measured("served"):
-            plain = planned(table, scale, request, None, progress, "served")
-            ours, theirs = (findings(table, one, None, "served") for one in (plans[scale], plain))
-            pairs = zip(ours, theirs, strict=True)
-            lines += _as_served(scale, [one if one.results else other for one, other in pairs])
+    if table.measured(table.judged) != table.measured("served"):
+        lines += _as_served(known.values())
     return lines
 
 
-def _as_served(scale: str, found: Sequence[ReproducedValue]) -> list[str]:
-    """The same of what the methods serve, which the paper does not judge: without verdicts."""
-    lines: list[str] = []
-    headings = [(name, name not in NUMBERS) for name in COLUMNS[:-1]]
-    for (suite, dataset), rows in by_part(found).items():
-        if any(one.results for one in rows):
-            texts = [[*map(escaped, cells(one, scale)[:-1])] for one in rows if one.results]
-            lines += ["", f"**{suite} on {dataset}, scale {scale}, judged as served**", ""]
-            lines += markdown_table(headings, texts)
-    return lines
+def _ran(found: Sequence[ReproducedValue]) -> bool:
+    """Whether a number of a table has a result."""
+    return any(one.results for one in found)
+
+
+def _as_served(known: Iterable[Sequence[ReproducedValue]]) -> list[str]:
+    """Where what the methods serve stands, which the paper does not judge."""
+    suites = dict.fromkeys(suite for found in known for suite, _ in by_part(found))
+    links = ", ".join(f"[{suite}](../../leaderboard/{page_of(suite)})" for suite in suites)
+    return ["", f"What the methods *serve*, which the paper does not judge: {links}."]
 
 
 def _departures(
@@ -165,7 +177,8 @@ def _departures(
     if not rows:
         return ["", "Every scale is the paper's protocol."]
     words = "Where a scale differs from the paper (`=`: it does not), or the paper gives nothing:"
-    headings = [(name, True) for name in ("setting", "paper", "source", *known)]
+    scales = [f"scale {scale}" for scale in known]
+    headings = [(name, True) for name in ("setting", "paper", "source", *scales)]
     texts = [
         [*row, *(here.get(scale, "-" if row[1] == "not given" else "=") for scale in known)]
         for row, here in rows.items()
@@ -185,7 +198,7 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
     lines: list[str] = []
     missing: dict[str, list[str]] = {}
     for (suite, dataset), rows in by_part(found).items():
-        if not any(one.results for one in rows):
+        if not _ran(rows):
             outside = rows[0].why == not_of_scale(dataset)
             place = dataset if outside else f"{suite} on {dataset}"
             why = "not part of this scale" if outside else rows[0].why

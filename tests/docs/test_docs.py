@@ -30,8 +30,10 @@ from which_method_page import RESULTS, count_of
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
+from flbench.leaderboard.markdown import anchor
 from flbench.plugin.registry import entries
 from flbench.tasks import TASKS
+from flbench_benchmarks.speed.tables import PARTS, read_part, section
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -221,6 +223,42 @@ def test_links_lead_somewhere() -> None:
             assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"
 
 
+def headings(page: Path) -> set[str]:
+    """What links call the headings of a page."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {anchor(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one)) for one in found}
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    known: dict[Path, set[str]] = {}
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES_OF_DOCS):
+        for path, part in re.findall(
+            r"\]\(((?!http)[^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8")
+        ):
+            target = (page.parent / path).resolve() if path else page
+            if target.suffix == ".md":
+                known.setdefault(target, headings(target))
+                assert part in known[target], f"{page.name}: {path}#{part}"
+
+
+def test_the_numbers_of_the_page_of_performance_are_those_of_the_parts_that_it_names() -> None:
+    """Of each row or paragraph that names a part of `flbench speed` in its code, every decimal."""
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    parts = {part: ROOT / "leaderboard" / "speed" / f"{part}.json" for part in PARTS}
+    checked = 0
+    for block in re.split(r"\n\n|\n(?=[|-] ?)", text):
+        named = [part for part in parts if f"`{part}`" in block]
+        known = " ".join(section(read_part(parts[part])) for part in named)
+        numbers = re.findall(r"(?<![\w.])\d+\.\d+(?!\.)", re.sub(r"`[^`]*`", "", block))
+        numbers = [one for one in numbers if f"BlazeFL {one}." not in block]
+        for number in numbers:
+            assert named, block
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", known), (number, named)
+        checked += len(numbers)
+    assert checked > 60
+
+
 def test_every_fault_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
@@ -340,8 +378,6 @@ def test_ranks_at_equal_work_that_are_quoted_stand_in_the_overview() -> None:
 
 @pytest.mark.slow
 def test_links_of_the_leaderboard_lead_somewhere() -> None:
-    from flbench.leaderboard.markdown import anchor
-
     for name, page in BOARD.items():
         links = re.findall(r"\]\(([^)]+)\)", page)
         assert links or name == "findings.md"
