@@ -1,4 +1,4 @@
-"""The tables of leaderboard/speed/README.md: a pure function of the JSON files that the parts write."""
+"""The tables of leaderboard/speed/README.md: a pure function of the files of the parts."""
 
 from __future__ import annotations
 

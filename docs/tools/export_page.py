@@ -22,10 +22,10 @@ This reads [result files](results.md) and writes three files in parquet:
     import pandas; runs = pandas.read_parquet("exported/runs.parquet")
     import duckdb; runs = duckdb.sql("select * from 'exported/runs.parquet'")
 
-The same results give the same bytes with the same version of pyarrow. Two files of one run are refused.
-Score matrices, notes and warnings stay in the result files. What [audits](submitting.md#audits) say
-is read from `leaderboard/audits.jsonl`, in a clone of flbench, or from the file that `--audits`
-names.
+The same results give the same bytes with the same version of pyarrow. Two files of one run are
+refused. Score matrices, notes and warnings stay in the result files. What
+[audits](submitting.md#audits) say is read from `leaderboard/audits.jsonl`, in a clone of flbench,
+or from the file that `--audits` names.
 
 Results of different suites share a file, so compare rows of one `suite_fingerprint` and seed only:
 `group by suite_fingerprint`. The ranks and intervals of the [leaderboard](leaderboard.md) are not

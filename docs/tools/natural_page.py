@@ -195,10 +195,19 @@ def section(name: str, facts: dict[str, Any], first: dict[Path | None, str]) -> 
     assert entry is not None
     title, paragraphs, about = described(entry)
     local = ", ".join(f"{key} {value}" for key, value in table["local"].items())
-    network = f"- Network `{table['model']['name']}`; {table['rounds']} rounds; local training: {local}."
+    network = (
+        f"- Network `{table['model']['name']}`; {table['rounds']} rounds; local training: {local}."
+    )
     other = first.setdefault(source_file(entry), name)
     if other != name:
-        return [f"## {name}", "", f"The data of [{other}](#{other}), with `{entry.name}`.", "", network, ""]
+        return [
+            f"## {name}",
+            "",
+            f"The data of [{other}](#{other}), with `{entry.name}`.",
+            "",
+            network,
+            "",
+        ]
     lines = [f"## {name}", "", title, ""]
     for paragraph in paragraphs:
         lines += [paragraph, ""]

@@ -27,8 +27,8 @@ For readers who ask whether our methods are those that other frameworks have. Ge
 `flbench compare FRAMEWORK METHOD` lets flbench and another framework's own implementation play the
 same small federation: the same samples, batches, initial weights, cohorts and settings, four rounds
 of two epochs of SGD on a perceptron. After every round their models are compared, tensor by tensor.
-*Equal*: no tensor differs by more than {TOLERANCE:g} of its largest magnitude. Where two differ, the
-reason is read from the source of the other framework and then tested: with the change that is
+*Equal*: no tensor differs by more than {TOLERANCE:g} of its largest magnitude. Where two differ,
+the reason is read from the source of the other framework and then tested: with the change that is
 stated, and nothing else, the two are equal. A *defect* is a departure from the paper that its
 authors hardly want; everything else is a choice, such as another default. What the driver replaces
 in a framework, and all numbers, are in the files of `leaderboard/other-implementations`. Words:

@@ -57,7 +57,11 @@ def page() -> str:
         sets = [table["dataset"], *table.get("on", {})]
         names = ", ".join(f"*{one}*" if one == offline else one for one in dict.fromkeys(sets))
         cells = (
-            f"`{name}`", str(table["version"]), table["summary"], _origin(table["paper"]), names
+            f"`{name}`",
+            str(table["version"]),
+            table["summary"],
+            _origin(table["paper"]),
+            names,
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
@@ -267,10 +271,10 @@ def _plugins() -> list[str]:
         "",
         wrapped(
             "A table `[[plugins]]` names a plugin and its parameters; there may be several. They",
-            "join every method that runs on the suite, as if they were named before it, such as an",
-            "attack. They are in the fingerprint of the suite and in every result, not in the name",
-            "of the method. What cannot be composed is refused as in `+`; so is a method that names",
-            "them. Attackers that are named with `attackers` can be left unjudged:",
+            "join every method that runs on the suite, as if they were named before it, such as",
+            "an attack. They are in the fingerprint of the suite and in every result, not in the",
+            "name of the method. What cannot be composed is refused as in `+`; so is a method that",
+            "names them. Attackers that are named with `attackers` can be left unjudged:",
         ),
         "",
         "```toml",

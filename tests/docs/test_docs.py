@@ -346,9 +346,7 @@ def test_a_claim_has_a_figure_a_source_a_doubt_and_no_number_of_its_own(claim: s
 def rows_of_methods() -> dict[str, set[str]]:
     """Method -> its means on the pages of suites."""
     rows: dict[str, set[str]] = {}
-    found = re.findall(
-        r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES
-    )
+    found = re.findall(r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES)
     for method, mean in found:
         rows.setdefault(method, set()).add(mean)
     return rows
@@ -386,7 +384,10 @@ def test_links_of_the_leaderboard_lead_somewhere() -> None:
             if not path.startswith("http"):
                 assert (ROOT / "leaderboard" / path).exists(), link
             if part:
-                pages = BOARD | {"../docs/methods.md": METHODS_PAGE, "../docs/findings.md": FINDINGS}
+                pages = BOARD | {
+                    "../docs/methods.md": METHODS_PAGE,
+                    "../docs/findings.md": FINDINGS,
+                }
                 text = pages[path or name]
                 headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
                 assert part in map(anchor, headings), link

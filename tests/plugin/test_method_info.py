@@ -26,7 +26,6 @@ from flbench.plugin.method_info import (
     WrittenParameter,
     departures,
     method_info,
-    method_infos,
 )
 from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 
