@@ -92,7 +92,7 @@ def _safe(text: str) -> str:
 
 def _filled(text: str) -> list[str]:
     """Prose in lines of the width."""
-    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text.strip(), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":
