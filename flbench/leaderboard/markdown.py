@@ -21,7 +21,7 @@ from flbench.leaderboard.grouping import (
     shown_metrics,
     signed,
 )
-from flbench.leaderboard.statistics import interval
+from flbench.leaderboard.statistics import FEW_SEEDS, interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, JUDGED, Family, TablePlace
 from flbench.suite import training_clients
@@ -94,7 +94,7 @@ def ends_text(ends: tuple[float, float], seeds: int) -> str:
     if isnan(ends[0]):
         return "-"
     text = f"{ends[0]:.4f} to {ends[1]:.4f}"
-    return text if seeds > 1 else f"{text} (clients only)"
+    return text if seeds > FEW_SEEDS else f"{text} (clients only)"
 
 
 def _interval(row: TableRow) -> str:

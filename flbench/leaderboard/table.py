@@ -48,6 +48,7 @@ class Table:
         seeds: all seeds of its rows.
         rows: the best mean first.
         undefined: method and reason, where it is not defined.
+        heading: what a person calls it (`flbench.leaderboard.headings`); no other has the same.
     """
 
     suite: str
@@ -58,6 +59,12 @@ class Table:
     seeds: tuple[int, ...]
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
+    heading: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its heading; without one its title."""
+        return self.heading or self.title
 
     @property
     def title(self) -> str:
