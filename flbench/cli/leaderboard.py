@@ -107,6 +107,7 @@ def _html(results: Path, out: Path, check: bool) -> None:
     """Write the web page and its tables, or check that they are current."""
     from flbench.leaderboard.audited import with_audits
     from flbench.leaderboard.build import differences
+    from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.html import FOLDER, PAGE, START, html
     from flbench.leaderboard.links import linked
     from flbench.leaderboard.table import tables
@@ -114,7 +115,7 @@ def _html(results: Path, out: Path, check: bool) -> None:
     from flbench.results.files import write_atomically
 
     log = results.parent / LOG
-    found = with_audits(linked(tables(results), out), log)
+    found = with_audits(linked(with_headings(tables(results)), out), log)
     way = Path(os.path.relpath(results, out)).as_posix()
     files = html(found, way, read_audits(log))
     unlike = differences(out, files, whole=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from flbench.errors import UserError
 from flbench.leaderboard.across import parts_of, ranked_blocks
 from flbench.leaderboard.audited import with_audits
+from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.kept_figures import KeptFigures
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
@@ -44,7 +45,7 @@ def board(
         UserError: files that cannot be read, or cannot share a table; or suites, a page; or a suite
             is named that has no results.
     """
-    found = tables(results)
+    found = with_headings(tables(results))
     shown = with_audits(linked(tables_of(found, suites, results), out), results.parent / LOG)
     files: dict[str, bytes] = {}
 

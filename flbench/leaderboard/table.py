@@ -290,6 +290,8 @@ class TableRow(ResultGroup):
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
         audited: seeds whose last audit of all rounds agrees.
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
+        old_core: whether no seed was computed, or replayed as a whole, by a core of the last day of
+            audits (`flbench.leaderboard.audited`).
     """
 
     nearest: bool
@@ -309,6 +311,7 @@ class TableRow(ResultGroup):
     last_audit: str = ""
     audited: frozenset[int] = frozenset()
     links: tuple[Link, ...] = ()
+    old_core: bool = False
 
     @property
     def uneven(self) -> bool:
