@@ -166,13 +166,14 @@ def parts_of(found: Sequence[Table]) -> list[PageTable]:
 
 def of_kinds(found: Sequence[Table]) -> list[PageTable]:
     """The methods at defaults on the tables of each kind of federation, where there are several."""
-    kinds = by_kind(found)
+    shown = [one.tables for one in ranked_blocks(found)]
     parts = []
-    for kind, own in kinds.items() if len(kinds) > 1 else ():
+    for kind, own in by_kind(found).items():
         track = next((one for one in tracks(own) if one.name == DEFAULTS), None)
         for block in track.blocks[:1] if track else ():
-            name = f"{kind[0].upper()}{kind[1:]}"
-            parts += standings(own, replace(track, name=name), block)
+            if block.tables not in shown:  # or it is that of all tables, which follows
+                name = f"{kind[0].upper()}{kind[1:]}"
+                parts += standings(own, replace(track, name=name), block)
     return parts
 
 
@@ -261,7 +262,9 @@ def _shared(found: Sequence[Table], track: Track, block: Block) -> _Shared:
             rows.append(track.rows[table.title])
             own_scores[table.title] = dict(zip(methods, scores, strict=True))
             drawn = track.rows[table.title] if track.name != EQUAL_WORK else {}
-            own = table_errors(table.task, scores, seeds, [drawn[name] for name in methods if drawn])
+            own = table_errors(
+                table.task, scores, seeds, [drawn[name] for name in methods if drawn]
+            )
             errors.setdefault(table.suite, []).append(own)
     anchors = {_anchor(own) for own in rows}
     anchor = anchors.pop() if len(anchors) == 1 else ""
@@ -280,9 +283,7 @@ def table_errors(
     known = [client_headlines(row) for row in rows]
     of_clients = [np.stack([best - task.score(one[seed]) for one in known], -1)
                   for seed in seeds if known]  # fmt: skip
-    return TableErrors(
-        np.round(values, DIGITS), tuple(np.round(one, DIGITS) for one in of_clients)
-    )
+    return TableErrors(np.round(values, DIGITS), tuple(np.round(one, DIGITS) for one in of_clients))
 
 
 def _anchor(rows: Mapping[str, TableRow]) -> str:

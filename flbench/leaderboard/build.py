@@ -15,6 +15,7 @@ from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
+from flbench.leaderboard.who_wins import who_wins
 from flbench.results.audits import LOG
 from flbench.results.files import slug
 
@@ -37,7 +38,7 @@ def board(
 
     The log of audits is read too, which lies beside the folder of the results.
 
-    All files; or, if suites are named, the index and what belongs to these suites. If figures are
+    All files; or, if suites are named, what belongs to these suites. If figures are
     not drawn, pages show those that lie in `out` already. With `drawn`, a figure that would be
     drawn from the same as before is taken from the folder.
 
@@ -71,14 +72,14 @@ def board(
             )
         pictures = {one.title: there(drawings(one, is_alone(one, found))) for one in own}
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
-    findings = out / FINDINGS
-    text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    files[INDEX] = index(found, text).encode()
     if not suites:
+        findings, wins = out / FINDINGS, who_wins(shown)
+        text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
+        files[INDEX] = index(shown, text, wins).encode()
         ranked = ranked_blocks(shown)
         count = sum(len(row.results) for table in shown for row in table.rows)
         pictures_of_all = there([*across(ranked), *showcase(shown)])
-        files[OVERVIEW] = overview(shown, parts_of(shown), pictures_of_all, count).encode()
+        files[OVERVIEW] = overview(shown, parts_of(shown), pictures_of_all, count, wins).encode()
     return dict(sorted(files.items()))
 
 
@@ -87,7 +88,7 @@ def is_overview(name: str) -> bool:
 
     Such files are generated again after rows have been added, not with each of them.
     """
-    return name == OVERVIEW or ("--" not in name and name.endswith(".svg"))
+    return name in (INDEX, OVERVIEW) or ("--" not in name and name.endswith(".svg"))
 
 
 def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -> list[str]:

@@ -32,6 +32,17 @@ from flbench.metrics import Floats
 Ends = tuple[float, float]
 LEAST = 3
 """Methods of a kind that is compared at all."""
+MEANING = (
+    "By how many per cent the error of a method would shrink if it were the best method in every"
+    " table: 0 is the best. Methods at their defaults, the best score first."
+)
+NOTE = (
+    "A method that was not run on all of these has no score; * = not in all of the tables that the"
+    " column is over. Small, or in brackets: 95 % intervals, over resampled suites and seeds; of a"
+    " table with one or two seeds over its clients within these seeds, the same ones for all"
+    " methods. Bytes: megabytes of a client over those of one model for all. Work: local epochs"
+    " over those of one cohort in every round; ~ = estimated. Both are medians over the tables."
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Standing:
         name: of the method.
         reference: why it is not ranked; "" = it is.
         anchor: whether it is the baseline of one model for all.
+        alone: whether it is that of training alone.
         score: mean over the kinds that are scored; None = one of them is missing.
         cells: kind -> its number.
         bytes: megabytes of a client over those of one model for all, median over tables.
@@ -91,6 +103,7 @@ class Standing:
     name: str
     reference: str
     anchor: bool
+    alone: bool
     score: Number | None
     cells: Mapping[str, Number]
     bytes: float | None
@@ -271,9 +284,32 @@ def _standing(
         name,
         next((row.reference for _, row in rows if row.reference), ""),
         any(row.one_for_all for _, row in rows),
+        any(row.baseline and row.reference for _, row in rows),
         score,
         cells,
         median(ratios) if len(ratios) == len(rows) else None,
         median(works) if len(works) == len(rows) else None,
         all(row.counted for _, row in rows),
     )
+
+
+def ratio(value: float | None) -> str:
+    """A number of times, of about three digits.
+
+    Example:
+        >>> ratio(0.0121), ratio(1), ratio(433.78), ratio(None)
+        ('0.01', '1.0', '434', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}"  # noqa: PLR2004
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a sentence.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b", "c"])
+        ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

@@ -9,39 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import floor, log10
 
-from flbench.leaderboard.who_wins import Number, Standing, WhoWins
+from flbench.leaderboard.sentences import sentences
+from flbench.leaderboard.who_wins import MEANING, NOTE, Number, Standing, WhoWins, listed, ratio
 from flbench.results.files import slug
 
 SHADES = (5, 10, 20, 30, 40, 55, 70)
 """Ends of the shades of the map, in per cent; below the first is the deepest."""
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 42
-"""Of a figure, and its margins, in its own units."""
-ABOUT = (
-    "Each number is an error that need not be: by how many per cent the error of the method would"
-    " shrink if it were the best method in every table. Lower is better, 0 = the best in every"
-    " table. The score is the mean over {scored}; methods without a score were not run on all of"
-    " them. Methods at their defaults. Rows in italics are not ranked: they are there to read"
-    " against, and may be below 0 where they are better than every ranked method. Small: 95 %"
-    " interval, over resampled suites and seeds; of a table with one or two seeds over its clients"
-    " within these seeds, the same ones for all methods."
-)
-NOTE = (
-    "* = not in all of the tables that the column is over. Bytes: megabytes of a client over those"
-    " of one model for all. Work: local epochs over those of one cohort in every round; ~ ="
-    " estimated. Both are medians over the tables."
+LINE = 11
+"""Height of a line of text. All lengths of figures are in their own units."""
+ITALICS = (
+    "Rows in italics are not ranked: they are there to read against, and below 0 where they are"
+    " better than every ranked method."
 )
 
 
 def kind_id(kind: str) -> str:
     """The id of the part of the page that has the tables of a kind."""
     return f"kind-{slug(kind)}"
-
-
-def about(wins: WhoWins) -> str:
-    """What the map shows, in words."""
-    return ABOUT.format(scored=" and ".join([", ".join(wins.scored[:-1]), wins.scored[-1]])
-                        if len(wins.scored) > 1 else wins.scored[0])  # fmt: skip
 
 
 def who_wins_html(wins: WhoWins) -> str:
@@ -51,9 +37,13 @@ def who_wins_html(wins: WhoWins) -> str:
     )
     return "\n".join(
         [
-            f'<p>{escape(about(wins))}</p><p class="legend dim">Per cent: {shades}</p>',
+            f'<p>{escape(MEANING)}</p><p class="legend dim">Per cent: {shades}</p>',
             _map(wins),
-            f'<p class="dim">{escape(NOTE)}</p>',
+            f'<p class="dim">{escape(f"Score: the mean over {listed(wins.scored)}. {ITALICS}")}'
+            f" {escape(NOTE)}</p>",
+            "<ul>",
+            *(f"<li>{escape(one.text)}</li>" for one in sentences(wins)),
+            "</ul>",
             '<div class="figures">',
             *_figures(wins),
             "</div>",
@@ -110,7 +100,9 @@ def _below(where: str, note: str) -> str:
 
 
 def _line(one: Standing, wins: WhoWins) -> str:
-    kind = ' data-kind="reference"' if one.reference else ' data-kind="anchor"' if one.anchor else ""
+    kind = (
+        ' data-kind="reference"' if one.reference else ' data-kind="anchor"' if one.anchor else ""
+    )
     title = f' title="{escape(one.reference)}"' if one.reference else ""
     cells = [_cell(one.score), *(_cell(one.cells.get(kind)) for kind in wins.kinds)]
     estimated = "" if one.counted else "~"
@@ -128,18 +120,6 @@ def _cell(number: Number | None) -> str:
     title = "" if number.whole else f' title="over {number.tables} of {number.of} tables"'
     ends = f"<small>{number.ends[0]:.1f} to {number.ends[1]:.1f}</small>" if number.ends else ""
     return f'<td class="h{shade(number.value)}"{title}>{number.value + 0.0:.1f}{part}{ends}</td>'
-
-
-def ratio(value: float | None) -> str:
-    """A number of times, of about three digits.
-
-    Example:
-        >>> ratio(0.0121), ratio(1), ratio(433.78), ratio(None)
-        ('0.01', '1.0', '434', '-')
-    """
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}"  # noqa: PLR2004
 
 
 Point = tuple[float, float, Standing]
@@ -183,6 +163,7 @@ def _figure(name: str, unit: str, points: Sequence[Point]) -> str:
             parts.append(f'<line class="against" x1="{LEFT}" x2="{WIDTH - RIGHT}" {place}/>')
             parts.append(_text(WIDTH - RIGHT, down(y) - 3, one.name, "end"))
     front = _front(points)
+    named = _apart([(across(x), down(y), one) for x, y, one in points if one in front])
     for x, y, one in points:
         if one.reference:
             continue
@@ -192,16 +173,25 @@ def _figure(name: str, unit: str, points: Sequence[Point]) -> str:
             f'<circle class="{style}" cx="{across(x):.1f}" cy="{down(y):.1f}" r="4">'
             f"<title>{escape(said)}</title></circle>"
         )
-        if one in front and not one.anchor:
+        if one in named and not one.anchor:
             end = across(x) > WIDTH * 2 / 3
             parts.append(_text(across(x) + (-7 if end else 7), down(y) + 4, one.name,
                                "end" if end else "start"))  # fmt: skip
     label = f"score of {len(points)} methods against {name}: {_said(front)} are on the front"
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(parts)}</svg><figcaption class=\"dim\">Score (lower is better, at the top)"
+        f'{"".join(parts)}</svg><figcaption class="dim">Score (lower is better, at the top)'
         f" against {name}; named: no method has a better score for as little.</figcaption></figure>"
     )
+
+
+def _apart(points: Sequence[Point]) -> list[Standing]:
+    """Those that can be named without one name on another; of two the better."""
+    found: list[Point] = []
+    for x, y, one in sorted(points, key=lambda point: point[1]):
+        if all(abs(y - other) > LINE for _, other, _ in found):
+            found.append((x, y, one))
+    return [one for *_, one in found]
 
 
 def _said(front: Sequence[Standing]) -> str:
