@@ -169,11 +169,11 @@ def of_kinds(found: Sequence[Table]) -> list[PageTable]:
     shown = [one.tables for one in ranked_blocks(found)]
     parts = []
     for kind, own in by_kind(found).items():
-        track = next((one for one in tracks(own) if one.name == DEFAULTS), None)
-        for block in track.blocks[:1] if track else ():
-            if block.tables not in shown:  # or it is that of all tables, which follows
-                name = f"{kind[0].upper()}{kind[1:]}"
-                parts += standings(own, replace(track, name=name), block)
+        for track in [one for one in tracks(own) if one.name == DEFAULTS]:
+            for block in track.blocks[:1]:
+                if block.tables not in shown:  # or it is that of all tables, which follows
+                    name = f"{kind[0].upper()}{kind[1:]}"
+                    parts += standings(own, replace(track, name=name), block)
     return parts
 
 

@@ -1,4 +1,4 @@
-"""Headings of tables, in words: the data set, who the clients are, the rounds, and what else differs.
+"""Headings of tables: the data set, who the clients are, the rounds, and what else differs.
 
 Tables of one suite and data set that differ in nothing of the first three are told apart by the
 settings in which they differ; the fingerprint is the last resort.
@@ -14,6 +14,8 @@ from flbench.leaderboard.suite_info import flat, suite_of
 from flbench.leaderboard.table import Table
 from flbench.plugin.dataset_words import dataset_words
 
+LONGEST = 40
+"""Characters of a setting's value."""
 LEFT_OUT = ("name", "version", "dataset", "model.name", "unseen_epochs")
 
 
@@ -81,4 +83,4 @@ def _short(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items())
     text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004 - a line's worth
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

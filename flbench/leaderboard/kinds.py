@@ -14,7 +14,7 @@ from flbench.plugin.dataset_words import dataset_words
 
 THREATS, DRIFT, OTHER = "threats", "drift", "other data"
 AS_THEY_ARE = "natural"
-"""The partition that leaves the clients of a data set as they are; and what its kinds begin with."""
+"""The partition that leaves a data set's clients as they are; and what its kinds begin with."""
 
 
 def kind_of(settings: Mapping[str, Any], dataset: str) -> str:

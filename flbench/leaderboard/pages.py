@@ -36,8 +36,8 @@ SIX_LINES = (
     " separably better.",
     "- Intervals are of 95 %; of one or two seeds, which say nothing of others, they are of the"
     " clients alone.",
-    "- Signs beside a name are explained below its table: departures from the paper, what is read at"
-    " no byte.",
+    "- Signs beside a name are explained below its table: departures from the paper, what is read"
+    " at no byte.",
     "- Every number comes from a result file that `flbench verify` runs again. Columns:"
     " [docs/leaderboard.md](../docs/leaderboard.md).",
 )

@@ -1,4 +1,4 @@
-"""Improvability of methods over tables, and what it would be with other suites, seeds or clients."""
+"""Improvability of methods over tables, and its draws of other suites, seeds or clients."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def drawn_units(errors: Mapping[str, Sequence[TableErrors]]) -> str:
     """In words, what intervals are drawn over; "" where there can be none.
 
     Example:
-        >>> drawn_units({"s": [TableErrors(np.zeros((4, 2)))], "t": [TableErrors(np.zeros((3, 2)))]})
+        >>> four, three = TableErrors(np.zeros((4, 2))), TableErrors(np.zeros((3, 2)))
+        >>> drawn_units({"s": [four], "t": [three]})
         'suites and seeds'
     """
     units = {table.unit for tables in errors.values() for table in tables}

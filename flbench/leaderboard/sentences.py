@@ -68,7 +68,8 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         tables = f"{len(known.compared)} table{'' if len(known.compared) == 1 else 's'}"
         yield Sentence(
             f"On {kind} ({tables}), {fewer} of {len(known.methods)} methods"
-            f" make{'s' if fewer == 1 else ''} less error than {alone.name}; the best of each table would save {_percent(base)} of its error.",
+            f" make{'s' if fewer == 1 else ''} less error than {alone.name};"
+            f" the best of each table would save {_percent(base)} of its error.",
             kind,
         )
 

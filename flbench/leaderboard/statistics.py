@@ -74,7 +74,7 @@ class Estimate:
 
     @cached_property
     def shown(self) -> Floats:
-        """`interval` of three seeds or more; of one or two, which say nothing of others, `within_seeds`."""
+        """`interval` of three seeds or more; of fewer, which say nothing of others, the other."""
         return self.interval if self.seeds > FEW_SEEDS else self.within_seeds
 
     @cached_property

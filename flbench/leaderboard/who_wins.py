@@ -178,8 +178,8 @@ def _numbers(tables: Sequence[Table]) -> KindNumbers | None:
         errors.setdefault(table.suite, []).append(_errors(table, rows, seeds))
         for name, row in _references(table).items():
             if set(seeds) <= set(row.seeds):
-                own = others.setdefault(name, {}).setdefault(table.suite, [])
-                own.append(_errors(table, [*rows, row], seeds))
+                of_suites = others.setdefault(name, {})
+                of_suites.setdefault(table.suite, []).append(_errors(table, [*rows, row], seeds))
     if not compared:
         return None
     draws, count = bootstrap(errors), len(compared)
@@ -189,12 +189,21 @@ def _numbers(tables: Sequence[Table]) -> KindNumbers | None:
         name: Number(float(points[at]), _ends(draws[:, at], drawn), count, count)
         for at, name in enumerate(methods)
     }
-    for name, own in others.items():
-        value = float(_points(own, len(methods))[-1])
-        if not np.isnan(value):
-            ends = _ends(bootstrap(own, ranked=len(methods))[:, -1], drawn_units(own))
-            numbers[name] = Number(value, ends, sum(map(len, own.values())), count)
+    numbers |= _of_references(others, len(methods), count)
     return KindNumbers(tuple(tables), tuple(compared), tuple(methods), numbers, draws, drawn)
+
+
+def _of_references(
+    errors: Mapping[str, Mapping[str, Sequence[TableErrors]]], ranked: int, count: int
+) -> dict[str, Number]:
+    """The numbers of what is not ranked: its errors are the last, after those of the ranked."""
+    found = {}
+    for name, own in errors.items():
+        value = float(_points(own, ranked)[-1])
+        if not np.isnan(value):
+            ends = _ends(bootstrap(own, ranked=ranked)[:, -1], drawn_units(own))
+            found[name] = Number(value, ends, sum(map(len, own.values())), count)
+    return found
 
 
 def _errors(table: Table, rows: Sequence[TableRow], seeds: Sequence[int]) -> TableErrors:
@@ -302,7 +311,7 @@ def ratio(value: float | None) -> str:
     """
     if value is None:
         return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}"  # noqa: PLR2004
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -1,24 +1,20 @@
-"""Who wins, as HTML that needs no script: the heat map, and score against bytes and work.
+"""Who wins, as HTML that needs no script: the heat map, what it says, and what methods cost.
 
 Every text of a result file is escaped. Colours are classes, as the page allows no other styles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from math import floor, log10
+from itertools import pairwise
 
+from flbench.leaderboard.cost_figures import cost_figures
 from flbench.leaderboard.sentences import sentences
 from flbench.leaderboard.who_wins import MEANING, NOTE, Number, Standing, WhoWins, listed, ratio
 from flbench.results.files import slug
 
 SHADES = (5, 10, 20, 30, 40, 55, 70)
 """Ends of the shades of the map, in per cent; below the first is the deepest."""
-WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 42
-LINE = 11
-"""Height of a line of text. All lengths of figures are in their own units."""
 ITALICS = (
     "Rows in italics are not ranked: they are there to read against, and below 0 where they are"
     " better than every ranked method."
@@ -45,14 +41,14 @@ def who_wins_html(wins: WhoWins) -> str:
             *(f"<li>{escape(one.text)}</li>" for one in sentences(wins)),
             "</ul>",
             '<div class="figures">',
-            *_figures(wins),
+            *cost_figures(wins),
             "</div>",
         ]
     )
 
 
 def _shades_in_words() -> list[str]:
-    ends = [f"{low} to {high}" for low, high in zip(SHADES, SHADES[1:], strict=False)]
+    ends = [f"{low} to {high}" for low, high in pairwise(SHADES)]
     return [f"below {SHADES[0]}", *ends, f"{SHADES[-1]} and more"]
 
 
@@ -120,107 +116,3 @@ def _cell(number: Number | None) -> str:
     title = "" if number.whole else f' title="over {number.tables} of {number.of} tables"'
     ends = f"<small>{number.ends[0]:.1f} to {number.ends[1]:.1f}</small>" if number.ends else ""
     return f'<td class="h{shade(number.value)}"{title}>{number.value + 0.0:.1f}{part}{ends}</td>'
-
-
-Point = tuple[float, float, Standing]
-
-
-def _figures(wins: WhoWins) -> Iterator[str]:
-    """Score against bytes, and against work; none where too few methods have both."""
-    for name, unit, of in (
-        ("bytes", "megabytes of a client, times those of one model for all", lambda one: one.bytes),
-        ("work", "local epochs, times those of one cohort in every round", lambda one: one.work),
-    ):
-        points = [
-            (x, one.score.value, one)
-            for one in wins.lines
-            if one.score is not None and (x := of(one)) is not None
-        ]
-        if len(points) > 2:  # noqa: PLR2004 - two are no front
-            yield _figure(name, unit, points)
-
-
-def _figure(name: str, unit: str, points: Sequence[Point]) -> str:
-    """A scatter plot: up is a better score, right is a higher cost, with its front named."""
-    across, ticks = _log_axis([x for x, _, _ in points])
-    worst, best = max(y for _, y, _ in points), min(y for _, y, _ in points)
-
-    def down(value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (value - best) / (worst - best or 1)
-
-    parts = [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>',
-        f'<line x1="{LEFT}" x2="{LEFT}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>',
-    ]
-    for value in (best, worst):
-        parts.append(_text(LEFT - 4, down(value) + 4, f"{value:.0f}", "end"))
-    for value in ticks:
-        parts.append(_text(across(value), HEIGHT - BOTTOM + 14, f"{value:g}", "middle"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, unit, "middle"))
-    for _, y, one in points:
-        if one.reference or one.anchor:
-            place = f'y1="{down(y):.1f}" y2="{down(y):.1f}"'
-            parts.append(f'<line class="against" x1="{LEFT}" x2="{WIDTH - RIGHT}" {place}/>')
-            parts.append(_text(WIDTH - RIGHT, down(y) - 3, one.name, "end"))
-    front = _front(points)
-    named = _apart([(across(x), down(y), one) for x, y, one in points if one in front])
-    for x, y, one in points:
-        if one.reference:
-            continue
-        style = "own" if one in front else "other"
-        said = f"{one.name}: score {y:.1f}, {name} {ratio(x)}"
-        parts.append(
-            f'<circle class="{style}" cx="{across(x):.1f}" cy="{down(y):.1f}" r="4">'
-            f"<title>{escape(said)}</title></circle>"
-        )
-        if one in named and not one.anchor:
-            end = across(x) > WIDTH * 2 / 3
-            parts.append(_text(across(x) + (-7 if end else 7), down(y) + 4, one.name,
-                               "end" if end else "start"))  # fmt: skip
-    label = f"score of {len(points)} methods against {name}: {_said(front)} are on the front"
-    return (
-        f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
-        f'{"".join(parts)}</svg><figcaption class="dim">Score (lower is better, at the top)'
-        f" against {name}; named: no method has a better score for as little.</figcaption></figure>"
-    )
-
-
-def _apart(points: Sequence[Point]) -> list[Standing]:
-    """Those that can be named without one name on another; of two the better."""
-    found: list[Point] = []
-    for x, y, one in sorted(points, key=lambda point: point[1]):
-        if all(abs(y - other) > LINE for _, other, _ in found):
-            found.append((x, y, one))
-    return [one for *_, one in found]
-
-
-def _said(front: Sequence[Standing]) -> str:
-    return ", ".join(one.name for one in front)
-
-
-def _text(x: float, y: float, text: str, where: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{where}">{escape(text)}</text>'
-
-
-def _front(points: Sequence[Point]) -> list[Standing]:
-    """The ranked methods that none beats at as little cost, the cheapest first."""
-    found: list[Standing] = []
-    lowest = float("inf")
-    for _, y, one in sorted(points, key=lambda point: point[:2]):
-        if not one.reference and y < lowest:
-            lowest = y
-            found.append(one)
-    return found
-
-
-def _log_axis(values: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
-    """Where a number stands on an axis of powers of ten, with 0 at its left end; and its ticks."""
-    known = [log10(one) for one in values if one > 0] or [0.0]
-    low, high = floor(min(known)), max(floor(max(known)) + 1, floor(min(known)) + 1)
-    start = LEFT + 14
-
-    def across(value: float) -> float:
-        share = (log10(value) - low) / (high - low) if value > 0 else 0.0
-        return start + (WIDTH - RIGHT - start) * share
-
-    return across, [10.0**power for power in range(low, high + 1)]

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-import pytest
 from made_results import made, page, twice, write
 from mentions import mentions
 from scipy.stats import rankdata
