@@ -79,12 +79,12 @@ def _check(
     found: Mapping[str, Sequence[str]], results: Path, out: Path, suites: Sequence[str]
 ) -> None:
     """Refuse what is not as it should be; files of the overview may be older, which is said."""
-    from flbench.leaderboard.build import is_overview
+    from flbench.leaderboard.build import may_be_older
 
     wrong = {
         what: some
         for what, names in found.items()
-        if (some := [name for name in names if not is_overview(name)])
+        if (some := [name for name in names if not may_be_older(out, name)])
     }
     if wrong:
         changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in wrong.items())

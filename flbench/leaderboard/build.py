@@ -91,6 +91,17 @@ def is_overview(name: str) -> bool:
     return name in (INDEX, OVERVIEW) or ("--" not in name and name.endswith(".svg"))
 
 
+def may_be_older(out: Path, name: str) -> bool:
+    """Whether a file may be one of the overview from before some rows, which nobody wrote over."""
+    page = out / name
+    by_hand = page.suffix == ".md" and page.is_file() and MARK not in _head(page)
+    return is_overview(name) and not by_hand
+
+
+def _head(page: Path) -> str:
+    return page.read_text(encoding="utf-8", errors="replace")[:HEAD]
+
+
 def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -> list[str]:
     """Files below `out` that were generated once and are no part of the board any more.
 
@@ -100,7 +111,7 @@ def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -
     found = [
         path
         for path in sorted(() if suites else out.glob("*.md"))
-        if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
+        if MARK in _head(path)
     ]
     of_all = ("*--*.svg", "critical-difference*.svg", SHOWCASE)
     for pattern in [f"{slug(suite)}--*.svg" for suite in suites] or of_all:

@@ -34,15 +34,16 @@ def who_wins_html(wins: WhoWins) -> str:
     return "\n".join(
         [
             f'<p>{escape(MEANING)}</p><p class="legend dim">Per cent: {shades}</p>',
+            '<div class="beside">',
             _map(wins),
-            f'<p class="dim">{escape(f"Score: the mean over {listed(wins.scored)}. {ITALICS}")}'
-            f" {escape(NOTE)}</p>",
+            '<div class="figures">',
+            *cost_figures(wins),
+            "</div></div>",
             "<ul>",
             *(f"<li>{escape(one.text)}</li>" for one in sentences(wins)),
             "</ul>",
-            '<div class="figures">',
-            *cost_figures(wins),
-            "</div>",
+            f'<p class="dim">{escape(f"Score: the mean over {listed(wins.scored)}. {ITALICS}")}'
+            f" {escape(NOTE)}</p>",
         ]
     )
 
