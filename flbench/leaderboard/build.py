@@ -108,11 +108,7 @@ def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -
     If suites are named, their figures alone: a table has another name when its suite gets another.
     `one--more` is a suite of its own beside `one`, if it has a page.
     """
-    found = [
-        path
-        for path in sorted(() if suites else out.glob("*.md"))
-        if MARK in _head(path)
-    ]
+    found = [path for path in sorted(() if suites else out.glob("*.md")) if MARK in _head(path)]
     of_all = ("*--*.svg", "critical-difference*.svg", SHOWCASE)
     for pattern in [f"{slug(suite)}--*.svg" for suite in suites] or of_all:
         found += sorted((out / FIGURES).glob(pattern))

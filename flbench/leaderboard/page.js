@@ -240,7 +240,7 @@ function visit() {
 }
 
 document.querySelectorAll("#wins thead button").forEach((button) => button.addEventListener("click", () => sort(button.parentNode)));
-document.querySelectorAll('#wins a[href^="#"]').forEach((link) => link.addEventListener("click", () => setTimeout(visit)));
+document.querySelectorAll('#wins a[href^="#"]').forEach((link) => link.addEventListener("click", () => setTimeout(visit))); // also if it is the address already
 document.querySelectorAll("details[data-file]").forEach((section) => section.addEventListener("toggle", () => section.open && load(section)));
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => event.preventDefault());

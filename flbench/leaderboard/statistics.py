@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import sqrt
 
 import numpy as np
@@ -369,6 +369,7 @@ def friedman(scores: Floats) -> tuple[float, float]:
     return float(statistic), float(p)
 
 
+@cache
 def critical_difference(methods: int, tables: int, alpha: float = 0.05) -> float:
     """Nemenyi's critical difference of average ranks (Demšar, JMLR 7, 2006, section 3.2.2).
 

@@ -83,7 +83,9 @@ def test_clients_without_a_value_are_left_out() -> None:
     known = [np.array([0.2, 0.4]), np.array([0.5])]
     # two seeds: of the clients alone; t of one degree of freedom, .1 * sqrt(2) * sqrt(3 / 8)
     assert interval(values) == tuple(estimate(known).within_seeds)
-    assert interval(values) == pytest.approx([0.4 - 12.7062 * 0.0866, 0.4 + 12.7062 * 0.0866], abs=1e-3)
+    assert interval(values) == pytest.approx(
+        [0.4 - 12.7062 * 0.0866, 0.4 + 12.7062 * 0.0866], abs=1e-3
+    )
     assert interval({**values, 2: np.full(3, np.nan)}) == interval(values), "a seed without any"
     assert interval({0: np.array([0.5, np.nan])}) is None, "one client says nothing"
     assert interval({0: np.array([np.nan, np.nan])}) is None

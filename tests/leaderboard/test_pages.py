@@ -446,7 +446,8 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
     text = overview(tables_of(tmp_path), [], [], 4)
     assert r"| [toy on toy \[5u1te000\]](toy.md#toy-on-toy-5u1te000) | 2 | 0 | - | - |" in text
     assert "from 4 result files" in text
-    heading = r"| method | toy on other \[88888888\] | toy on toy \[01234567\] | toy on toy \[5u1te000\] |"
+    titles = ("toy on other", "88888888"), ("toy on toy", "01234567"), ("toy on toy", "5u1te000")
+    heading = "".join(["| method |", *(rf" {name} \[{mark}\] |" for name, mark in titles)])
     assert heading in text
     assert text.endswith(
         "| b | - | - | 0.9000 |\n| c | - | - | undefined |\n| d | 0.6000 | - | - |\n"
