@@ -100,7 +100,7 @@ function* links(pairs = []) {
 // --- what a row opens to --------------------------------------------------------------------------
 function toggle(table, grid, row, line, button, open = button.getAttribute("aria-expanded") !== "true") {
   button.setAttribute("aria-expanded", String(open));
-  if (line.nextSibling?.classList.contains("opened")) line.nextSibling.remove();
+  if (line.nextElementSibling?.classList.contains("opened")) line.nextElementSibling.remove();
   if (!open) return button.removeAttribute("aria-controls");
   const id = `${line.id}/opened`;
   const cell = make("td", { colspan: grid.columns.length }, make("div", { class: "inside" }, ...inside(table, grid, row, line.id)));
@@ -184,7 +184,7 @@ function sort(header) {
   const down = header.getAttribute("aria-sort") === "ascending";
   for (const other of header.parentNode.cells) other.setAttribute("aria-sort", "none");
   header.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const rows = lines(body).map((row) => [key(row, column), row, row.nextSibling?.classList.contains("opened") ? [row.nextSibling] : []]);
+  const rows = lines(body).map((row) => [key(row, column), row, row.nextElementSibling?.classList.contains("opened") ? [row.nextElementSibling] : []]);
   rows.sort(([a], [b]) => (a.missing || b.missing ? compare(a, b) : (down ? -1 : 1) * compare(a, b)));
   body.append(...rows.flatMap(([, row, opened]) => [row, ...opened]));
 }
@@ -207,7 +207,7 @@ function filter() {
     for (const part of section.querySelectorAll(".rows > .wide")) {
       for (const row of lines(part.querySelector("tbody"))) {
         row.hidden = !fits(row.querySelector("th button").textContent, row.dataset.kind);
-        if (row.nextSibling?.classList.contains("opened")) row.nextSibling.hidden = row.hidden;
+        if (row.nextElementSibling?.classList.contains("opened")) row.nextElementSibling.hidden = row.hidden;
       }
       part.hidden = lines(part.querySelector("tbody")).every((row) => row.hidden);
     }
