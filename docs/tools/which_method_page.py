@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import share_letter
@@ -129,7 +130,7 @@ def by_kind(found: Sequence[Table]) -> list[str]:
     for table in found:
         rows = methods(table)
         others = [baseline(table, name) for name in ("fedavg", "local-only")]
-        place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.title)}"
+        place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.shown)}"
         cells = [
             KINDS[kind_of(table)],
             f"[`{table.suite}` on `{table.dataset}`]({place})",
@@ -256,4 +257,4 @@ def page(found: Sequence[Table]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(tables(RESULTS)), end="")
+    print(page(with_headings(tables(RESULTS))), end="")
