@@ -395,7 +395,7 @@ def test_a_claim_has_a_figure_a_source_a_doubt_and_no_number_of_its_own(claim: s
 def rows_of_methods() -> dict[str, set[str]]:
     """Method -> its means on the pages of suites."""
     rows: dict[str, set[str]] = {}
-    found = re.findall(r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES)
+    found = re.findall(r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\)[^|]*\| ([\d.]+(?: ± [\d.]+)?)", PAGES)
     for method, mean in found:
         rows.setdefault(method, set()).add(mean)
     return rows
