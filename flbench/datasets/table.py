@@ -74,6 +74,8 @@ LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 OPTIONS = ("label", "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
 
 

@@ -119,7 +119,7 @@ def evaluate_model(
     calibration = torch.zeros(judging.bins, 3, dtype=torch.float64)
     stream, measured = judging.stream(pooled), []
     said: list[Tensor] = []
-    while at < len(pooled.y):
+    while not measured or at < len(pooled.y):
         x, y = pooled.x[at : at + size], pooled.y[at : at + size]
         with undoing(), space.fabric.autocast():
             logits = module.predict(x) if predictor is None else predictor(module, x)
@@ -197,7 +197,7 @@ def widened(size: int, logits: Tensor) -> int:
     A small network spends most of a pass of 256 tokens on calls. Where logits are few, as of
     characters, the next passes are longer, up to SCALARS of them.
     """
-    return max(size, SCALARS // logits[0].numel()) if logits.ndim > 2 else size
+    return max(size, SCALARS // logits.shape[1:].numel()) if logits.ndim > 2 else size
 
 
 def chunk(samples: Tensor) -> int:
