@@ -117,7 +117,8 @@ def evaluate_model(
     undoing = space.undoing if own else nullcontext
     space.evaluation_mode()
     calibration = torch.zeros(judging.bins, 3, dtype=torch.float64)
-    stream, measured = judging.stream(pooled), []
+    stream = judging.stream(pooled)
+    measured: list[Tensor] = []
     said: list[Tensor] = []
     while not measured or at < len(pooled.y):
         x, y = pooled.x[at : at + size], pooled.y[at : at + size]
