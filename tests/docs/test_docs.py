@@ -337,7 +337,7 @@ def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
 ROWS: dict[str, list[str]] = {}
 """Method -> its means on all pages of suites."""
 for method, mean in re.findall(
-    r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES
+    r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\)(?: [†‡§¶]+)? \| ([\d.]+(?: ± [\d.]+)?)", PAGES
 ):
     ROWS.setdefault(method, []).append(mean)
 

@@ -153,8 +153,10 @@ def test_the_readme_shows_what_clustering_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Fake(monkeypatch, "clustering_gain")
-    named = {"name": "pathological-noniid"}
-    results = write(tmp_path / "results", made(dataset="digits", suite=named))
+    oracle = made(0.9, method="oracle", plugin={"uses_true_groups": True})
+    plain = [made(0.5, plugin={"baseline": True})]
+    plain.append(made(0.6, method="local-only", plugin={"baseline": True}, alone=True))
+    results = write(tmp_path / "results", oracle, *plain)
     files = board(results, tmp_path)
     assert "figures/what-clustering-gives.svg" in files
     assert "](figures/what-clustering-gives.svg)" in files["overview.md"].decode()
@@ -188,6 +190,7 @@ def typed(
     return Typed(tmp_path, capsys, monkeypatch)
 
 
+@pytest.mark.slow
 def test_what_was_written_is_current(typed: Typed) -> None:
     assert typed() == (0, mentioning("7 of 7 files", "wrote"))
     assert typed() == (0, mentioning("0 of 7 files", "wrote"))
