@@ -127,7 +127,12 @@ def index(found: Sequence[Table], findings: str, wins: WhoWins | None = None) ->
     if findings.strip():
         lines += ["", "## Findings", "", findings.strip("\n")]
     if found:
-        lines += ["", "## Where each table is", "", "[Overview](overview.md): ranks, costs, what was run where."]
+        lines += [
+            "",
+            "## Where each table is",
+            "",
+            "[Overview](overview.md): ranks, costs, what was run where.",
+        ]
     for kind, own in by_kind(found).items():
         headings = [("table", True), ("what it is", True)]
         lines += ["", f"### {escaped(titled_kind(kind))}", ""]
