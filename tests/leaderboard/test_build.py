@@ -225,6 +225,7 @@ def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> No
     assert (board / "figures/mine.svg").exists()
 
 
+@pytest.mark.slow
 def test_one_suite_is_written_and_an_overview_may_be_older(typed: Typed) -> None:
     typed()
     write(typed.folder / "results", made(0.95, method="d", mark="1" * 8, suite={"name": "one"}))
