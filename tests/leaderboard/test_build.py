@@ -142,7 +142,7 @@ def test_a_row_touches_one_page_and_one_figure(tmp_path: Path) -> None:
     changed = [name for name in after if after[name] != before.get(name)]
     strict = [name for name in changed if not is_overview(name)]
     assert strict == ["figures/one--toy--rows.svg", "one.md"]
-    assert {"README.md", "overview.md"} <= {*changed}
+    assert "overview.md" in changed
     only = board(results, tmp_path, suites=["one"])
     assert only == {name: data for name, data in after.items() if name in only}
     assert {*strict} <= set(only)
