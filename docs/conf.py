@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "api_pages",
     "navigation",
+    "notebooks",
     "repository_links",
     "web_board",
 ]
@@ -33,6 +34,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/**.md",
+    "docs/notebooks/*.ipynb",
     "leaderboard/*.md",
     "plugins/README.md",
 ]

@@ -16,7 +16,7 @@ from toy import Play
 
 from flbench.results.events import RoundRecord
 from flbench.terminal import console as console_module
-from flbench.terminal.console import Console, SweepProgress
+from flbench.terminal.console import Console, RunBar, SweepProgress
 
 
 @pytest.mark.slow
@@ -175,8 +175,30 @@ def test_objects_of_what_is_imported_first_are_not_looked_at_again() -> None:
 def test_in_a_notebook_there_are_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A kernel sets FORCE_COLOR, as hosted CI does; rich takes it for a terminal."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     console = SweepProgress()
     console.open({}, 1)
     console.finished("a cell", "done", "")
     assert capsys.readouterr().err.splitlines() == ["cell 1/1  a cell  0 s left"]
+
+
+def test_without_a_terminal_a_long_run_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("flbench.terminal.console.time.monotonic", lambda: now[0])
+    progress = SweepProgress()
+    progress.tell("2 cells")
+    progress.open({}, 2)
+    for run in (progress, RunBar(progress)):  # in this process, and of another one
+        run.run_started(info())
+        for number, seconds in ((1, 4.0), (2, 6.0), (3, 20.0)):
+            now[0] += seconds
+            run.round_finished(record(number, 3, 0.5))
+    lines = capsys.readouterr().err.splitlines()[1:]
+    assert lines == [
+        "  fedavg on toy, seed 4: round 2/3  accuracy 0.500  5 s left",
+        "  fedavg on toy, seed 4: round 1/3  accuracy 0.500  8 s left",
+    ]
