@@ -88,7 +88,12 @@ def unknown(code: str, variables: dict[str, type]) -> Iterator[str]:
         place = ast.unparse(node.value)
         first, *rest = place.split(".")
         home: Any = getattr(flbench, rest[0], None) if rest else flbench
-        if len(rest) < 2 and first in aliases and inspect.ismodule(home) and not hasattr(home, node.attr):
+        if (
+            len(rest) < 2
+            and first in aliases
+            and inspect.ismodule(home)
+            and not hasattr(home, node.attr)
+        ):
             yield f"{place}.{node.attr}"
 
 
