@@ -44,6 +44,7 @@ exclude_patterns = [
     "**/__pycache__",
     "build",
     "docs/changelog",  # fragments of CHANGELOG.md
+    "docs/tutorial-package",
     "docs/api.md",  # written by the generator that the reference pages replace
     "leaderboard/findings.md",  # a part of leaderboard/README.md
     "leaderboard/results",  # linked folder by folder, see docs/tools/repository_links.py
