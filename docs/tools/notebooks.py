@@ -23,6 +23,8 @@ SUFFIX = ".ipynb"
 SECONDS = 600
 """The longest that a cell may take."""
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhl]")
+"""Codes of terminals that move or hide the cursor, which a notebook shows as signs."""
 
 
 def executed(source: str, folder: Path) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def executed(source: str, folder: Path) -> dict[str, Any]:
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
+        ValueError: one printed what only a terminal understands.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -41,7 +44,17 @@ def executed(source: str, folder: Path) -> dict[str, Any]:
     notebook = nbformat.reads(source, as_version=4)
     where = {"metadata": {"path": str(folder)}}
     found: dict[str, Any] = NotebookClient(notebook, timeout=SECONDS, resources=where).execute()
+    if codes := [text for text in printed(found) if CURSOR.search(text)]:
+        raise ValueError(f"a notebook shows no codes that move a cursor, got {codes[0]!r:.200}")
     return found
+
+
+def printed(notebook: Mapping[str, Any]) -> Iterator[str]:
+    """What each cell prints."""
+    for cell in notebook["cells"]:
+        for one in cell.get("outputs", ()):
+            if one["output_type"] == "stream":
+                yield joined(one["text"])
 
 
 def as_markdown(notebook: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ class Console:
         done = info.first - 1
         empty = headline_text(self._headline, "  -  ")
         self._bar.add_task(escaped(title), total=info.rounds, completed=done, headline=empty)
-        self._bar.start()
+        self._show_bar()
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
@@ -176,6 +176,22 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        if getattr(sys.breakpointhook, "__self__", None) is self:
+            sys.breakpointhook = sys.__breakpointhook__
+
+    def _show_bar(self) -> None:
+        """Draw the bar. It is taken away when a debugger asks for the terminal (`breakpoint()`)."""
+        assert self._bar is not None
+        self._bar.start()
+        if sys.breakpointhook is sys.__breakpointhook__ and not os.getenv("PYTHONBREAKPOINT"):
+            sys.breakpointhook = self._debug
+
+    def _debug(self, *_: object, **__: object) -> None:
+        """Begin pdb where `breakpoint()` stands, without the bar and what it does to streams."""
+        import pdb
+
+        self.close()
+        pdb.Pdb(stdout=self._terminal.file).set_trace(sys._getframe(1))
 
 
 class SweepProgress(Console):
@@ -224,7 +240,7 @@ class SweepProgress(Console):
         if self._terminal.is_terminal:
             self._bar = self._progress(progress.TextColumn("{task.fields[note]}"))
             self._bar.add_task("all", total=total, completed=self._before, note="")
-            self._bar.start()
+            self._show_bar()
 
     def finished(self, title: str, what: str, rest: str) -> None:
         """Print a finished run's line and advance the upper bar; `what` is its outcome."""

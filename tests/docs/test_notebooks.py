@@ -161,3 +161,26 @@ def test_output_is_shown_under_its_code() -> None:
         "# Title", "text", "", "```python", "print(1)", "```", "", "````text", "half done",
     ]  # fmt: skip
     assert "base64,PHN2Zy8+" in shown and "\n3\n" in shown and "no" not in shown
+
+
+KERNEL = """
+import asyncio, flbench as fl
+assert asyncio.get_running_loop() is not None
+results = fl.run_suites(["fedavg", "local-only"], ["iid"], rounds=1, settings={"clients": 4})
+print("table:", results.table())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_in_a_kernel_progress_is_lines_and_a_table_is_text(tmp_path: Path) -> None:
+    """In a kernel a loop runs, FORCE_COLOR is set, and rich shows what it prints itself."""
+    pytest.importorskip("nbclient", reason="the extra `docs` is not installed")
+    made = notebooks.bare({"cells": [{"cell_type": "code", "source": KERNEL}]})
+    found = notebooks.executed(made, tmp_path)
+    said = "".join(notebooks.printed(found))
+    assert "cell 1/2  fedavg on iid" in said and "cell 2/2  local-only on iid" in said
+    table = said.partition("table:")[2]
+    assert "fedavg" in table and "accuracy" in table
+    assert {one["output_type"] for one in found["cells"][0]["outputs"]} == {"stream"}
+    assert list(tmp_path.iterdir()) == []

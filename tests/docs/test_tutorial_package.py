@@ -61,7 +61,7 @@ def test_it_passes_the_kit(home: Path) -> None:
     done = subprocess.run(
         [*command, str(PACKAGE / "tests")],
         env={**os.environ, "PYTHONPATH": str(home)}, cwd=home,
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert re.search(r"^\d\d passed", done.stdout.splitlines()[-1])

@@ -180,13 +180,18 @@ def test_fingerprints_change_with_the_samples(suite: Path, stops: object) -> Non
 
 
 @pytest.mark.slow
-def test_it_runs_within_an_event_loop_and_in_other_threads(suite: Path) -> None:
+def test_it_runs_within_an_event_loop_and_in_other_threads(
+    suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def within() -> list[Result]:
         here = fl.run_suite("fedavg", suite)
         return [here, await asyncio.to_thread(fl.run_suite, "fedavg", suite)]
 
     one, other = asyncio.run(within())
     assert stable(one) == stable(other)
+    said = capsys.readouterr()
+    assert said.out == "", "what a call prints is progress, on standard error"
+    assert said.err.count("cell 1/1  fedavg on four") == 2
 
 
 @pytest.mark.slow

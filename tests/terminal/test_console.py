@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import pdb
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import pytest
 from listeners import info, record, write
@@ -202,3 +203,31 @@ def test_without_a_terminal_a_long_run_says_how_far_it_is(
         "  fedavg on toy, seed 4: round 2/3  accuracy 0.500  5 s left",
         "  fedavg on toy, seed 4: round 1/3  accuracy 0.500  8 s left",
     ]
+
+
+def test_a_debugger_gets_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar goes, and pdb begins in the frame of `breakpoint()`, with a stream of its own."""
+    screen = io.StringIO()
+    seen: list[tuple[str, object]] = []
+
+    def set_trace(self: pdb.Pdb, frame: FrameType) -> None:
+        seen.append((frame.f_code.co_name, self.stdout))
+
+    monkeypatch.setattr("pdb.Pdb.set_trace", set_trace)
+    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    for console in (Console(), SweepProgress()):
+        console._terminal = Terminal(file=screen, force_terminal=True, width=120)
+        if isinstance(console, SweepProgress):
+            console.open({}, 1)
+        console.run_started(info())
+        breakpoint()
+        assert seen.pop() == ("test_a_debugger_gets_the_terminal", screen)
+        assert console._bar is None
+        assert sys.breakpointhook is sys.__breakpointhook__
+        console.round_finished(record(3, 3, 0.5))
+        console.close()
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ipdb.set_trace")
+    console.run_started(info())
+    assert sys.breakpointhook is sys.__breakpointhook__
+    console.close()
