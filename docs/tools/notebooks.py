@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 import tempfile
@@ -23,6 +24,8 @@ SUFFIX = ".ipynb"
 SECONDS = 600
 """The longest that a cell may take."""
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+QUIET = {"PYTHONWARNINGS": "ignore:IProgress not found"}
+"""Without ipywidgets, tqdm says so when a library imports it."""
 CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhl]")
 """Codes of terminals that move or hide the cursor, which a notebook shows as signs."""
 
@@ -43,7 +46,8 @@ def executed(source: str, folder: Path) -> dict[str, Any]:
 
     notebook = nbformat.reads(source, as_version=4)
     where = {"metadata": {"path": str(folder)}}
-    found: dict[str, Any] = NotebookClient(notebook, timeout=SECONDS, resources=where).execute()
+    client = NotebookClient(notebook, timeout=SECONDS, resources=where)
+    found: dict[str, Any] = client.execute(env=os.environ | QUIET)
     if codes := [text for text in printed(found) if CURSOR.search(text)]:
         raise ValueError(f"a notebook shows no codes that move a cursor, got {codes[0]!r:.200}")
     return found
