@@ -58,8 +58,17 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             if hasattr(error, "format_message"):  # a usage error, which the library prints
-                error.message = escaped(str(error.message))  # type: ignore[attr-defined]
+                takes = self.takes(ctx.invoked_subcommand, getattr(error, "option_name", ""))
+                error.message = escaped(f"{error.message}{takes}")  # type: ignore[attr-defined]
             raise
+
+    def takes(self, command: str | None, option: str) -> str:
+        """What an option of a command takes, to be added to what is wrong with it; "" = unknown."""
+        found = self.commands.get(command or "")
+        for one in found.params if found else ():
+            if option in one.opts and (told := getattr(one, "help", "")):
+                return f" {option}: {told}"
+        return ""
 
 
 app = typer.Typer(
