@@ -105,8 +105,8 @@ class SuiteResults(Sequence[Result]):
     def __getitem__(self, at: Any) -> Any:  # noqa: ANN401 - a number or a slice
         if isinstance(at, str):
             raise UserError(
-                f"results['{at}']: expected a number: results are in the order of methods, suites"
-                f" and seeds; those of a method: [one for one in results if one.method.name == '{at}']"
+                f"results['{at}']: expected a number; of a method, type"
+                f" [one for one in results if one.method.name == '{at}']"
             )
         return self.results[at]
 
