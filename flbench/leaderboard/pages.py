@@ -47,8 +47,9 @@ HOW_TO_READ = (
     "Accuracy is the unweighted mean over clients of test accuracy of their personal models,"
     " which the method *serves* them with (*own* and *tuned* models have columns of their own),"
     " mean ± sample standard deviation over seeds; the 95 % interval is a t interval of the seeds'"
-    " means, and no narrower than that of the clients within seeds. One seed has no rank, and"
-    " neither has a table of which no two rows can be told apart."
+    " means, and no narrower than that of the clients within seeds; of one or two seeds, which say"
+    " nothing of others, it is that of the clients alone. One seed has no rank, and neither has"
+    " a table of which no two rows can be told apart."
     " A rank is one more than the number of rows that are separably better, and never better than"
     " the rank of the row above; rows that share a"
     " letter under *ties* cannot be told apart. Worst decile is the 10th percentile over clients."
@@ -126,7 +127,12 @@ def index(found: Sequence[Table], findings: str, wins: WhoWins | None = None) ->
     if findings.strip():
         lines += ["", "## Findings", "", findings.strip("\n")]
     if found:
-        lines += ["", "## Tables", "", "[Overview](overview.md): ranks, costs, what was run where."]
+        lines += [
+            "",
+            "## Where each table is",
+            "",
+            "[Overview](overview.md): ranks, costs, what was run where.",
+        ]
     for kind, own in by_kind(found).items():
         headings = [("table", True), ("what it is", True)]
         lines += ["", f"### {escaped(titled_kind(kind))}", ""]

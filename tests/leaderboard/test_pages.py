@@ -441,7 +441,7 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
         made(0.6, dataset="other", mark="8" * 8, method="d"),
     )  # fmt: skip
     first = index(tables_of(tmp_path), "**Mine.** 1 < 2\n")
-    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Tables\n" in first
+    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Where each table is\n" in first
     assert r"| [toy on toy \[5u1te000\]](toy.md#toy-on-toy-5u1te000) |" in first
     text = overview(tables_of(tmp_path), [], [], 4)
     assert r"| [toy on toy \[5u1te000\]](toy.md#toy-on-toy-5u1te000) | 2 | 0 | - | - |" in text

@@ -87,7 +87,9 @@ def test_a_reference_that_lacks_a_table_says_so(tmp_path: Path) -> None:
     board = (BOARD[0], ("t", "digits", {**BOARD[1][2], "oracle": 0.9}), BOARD[2])
     wins = who_wins(tables(write(tmp_path, *results(board=board))))
     assert wins is not None
-    cell = by_name(wins)["oracle"].cells["digits"]
+    oracle = by_name(wins)["oracle"]
+    assert oracle.score is None, "two of its three tables are not what the scores are over"
+    cell = oracle.cells["digits"]
     assert (cell.tables, cell.of, cell.whole) == (1, 2, False)
     assert "over 1 of 2 tables" in who_wins_html(wins)
 
