@@ -25,7 +25,7 @@ PARTS = (
 
 
 def pinned(distributions: tuple[str, ...]) -> str:
-    """The exact version of everything that distributions need and that is installed, as constraints.
+    """Exact versions of all that distributions need and that is installed, as constraints of pip.
 
     Their extras count as well. What only one machine offers is left out of a version (`+cpu`).
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import flbench
 from flbench.artifact import environment, reproduce
-from flbench.artifact.metadata import ArtifactCard, files_of
+from flbench.artifact.metadata import ANONYMOUS, ArtifactCard, files_of
 from flbench.artifact.readme import Facts, readme
 from flbench.artifact.selection import ClaimedRun, ClaimedWork, TableClaim
 from flbench.errors import UserError, naming
@@ -20,8 +20,6 @@ from flbench.results.audits import LOG, Audit, content_digest
 from flbench.results.files import write_atomically
 
 SUMS = "SHA256SUMS"
-OWN = ("CITATION.cff", ".zenodo.json", "codemeta.json")
-"""Files that their author edits: they are written once."""
 
 
 def write(
@@ -67,7 +65,7 @@ def write(
         commit="" if root is None else environment.commit(root),
         edited=tuple([] if root is None else environment.uncommitted(root)),
         packages=_packages(work),
-        is_named=bool(authors) or (folder / OWN[0]).is_file(),
+        is_named=_is_named(folder / "CITATION.cff", authors),
     )
     if root is not None:
         files[facts.source] = environment.archive(root)
@@ -93,7 +91,7 @@ def write(
     _remove_former(folder, files)
     for name, data in files.items():
         write_atomically(folder / name, data)
-    reproduce.write_tables(folder, claims["claims"], "expected", "result")
+    reproduce.write_expected(folder, claims["claims"])
     write_atomically(folder / SUMS, _sums(folder))
     return said
 
@@ -137,6 +135,13 @@ def _finite(limit: float) -> float | None:
 def _place(file: Path, results: Path) -> str:
     """Where a result file lies in an artifact."""
     return (Path("results") / file.relative_to(results)).as_posix()
+
+
+def _is_named(citation: Path, authors: tuple[str, ...]) -> bool:
+    """Whether the authors are named; a citation that is there is kept as it is."""
+    if not citation.is_file():
+        return bool(authors)
+    return f'"{ANONYMOUS}"' not in citation.read_text(encoding="utf-8")
 
 
 def _copied(work: ClaimedWork, results: Path, audits: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -196,15 +201,15 @@ def refuse_other(folder: Path, title: str) -> None:
 
 
 def _remove_former(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Remove copies of results and suites that an earlier artifact had, if they are as it left them."""
+    """Remove copies that an earlier artifact had and this one has not, if nobody edited them."""
     sums = folder / SUMS
     lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
     for line in lines:
         digest, _, name = line.partition("  ")
         path = folder / name
-        if name.startswith(("results/", "suites/")) and name not in files and path.is_file():
-            if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
-                path.unlink()
+        former = name.startswith(("results/", "suites/")) and name not in files and path.is_file()
+        if former and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            path.unlink()
 
 
 def _sums(folder: Path) -> bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from collections.abc import Iterator, Mapping
 
 import flbench
 from flbench.artifact.selection import ClaimedWork, TableClaim
@@ -74,14 +74,15 @@ def readme(work: ClaimedWork, facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
+HEADINGS = ("claim", "seeds", "expected", "limit", "published", "ours is", "minutes", "memory")
 AGREEMENT = (
-    "*equal*: all numbers are the same, as they are on one type of processor with the same versions."
-    " *agrees*: |a - b| / max(1, |a|, |b|) is within the limit of the claim, for each seed by"
-    f" itself; it is {TOLERANCE:g} for shares such as accuracy (`limit` in `claims.json`). *differs*:"
-    " it is not; a decision close to its threshold may change with the processor. *whole result*"
-    " compares every other field of the result files, too, as `flbench verify` does.",
-    "*published* is the paper's own number; whether ours agrees with it is the column beside it, and"
-    " no part of running again.",
+    "- *equal*: the same number for each seed, as on one type of processor with the same versions."
+    " *agrees*: |a - b| / max(1, |a|, |b|) is within the limit, for each seed by itself; the limit"
+    f" is {TOLERANCE:g} for shares such as accuracy. *differs*: it is not; a decision that is close"
+    " to its threshold may change with the processor.",
+    "- *whole result*: all other fields of the result files, compared as `flbench verify` does.",
+    "- *published*: the paper's own number. Whether ours agrees with it says the column *ours is*,"
+    " and is no part of running again.",
 )
 PUBLISHING = (
     "Name the authors and check the title in `CITATION.cff`, `.zenodo.json` and `codemeta.json`:"
@@ -105,8 +106,8 @@ def _check_list(work: ClaimedWork, facts: Facts) -> list[str]:
          f"`constraints.txt`, Python {platform.python_version()}"),
         (True, "exercisable", "`python reproduce.py` runs, compares, makes table and figures"),
         (0 < facts.files == facts.reproduced, "reproduced",
-         f"{facts.reproduced} of {facts.files} result files were run again as a whole and agreed, by"
-         " the log `audits.jsonl`"),
+         f"{facts.reproduced} of {facts.files} result files were run again as a whole and agreed,"
+         " by the log `audits.jsonl`"),
         (facts.is_named, "citable", "`CITATION.cff`, `.zenodo.json`, `codemeta.json`"
          + ("" if facts.is_named else ": the authors are not named")),
         (True, "unchanged", "`sha256sum -c SHA256SUMS`"),
@@ -156,11 +157,12 @@ def _run(work: ClaimedWork) -> Iterator[str]:
     yield "    python reproduce.py"
     yield ""
     yield (
-        "It writes `rerun/table.md` and `rerun/figures`, prints for each number whether it is equal,"
-        " agrees or differs, and ends with exit code 1 if one differs. What is expected is in"
-        " [expected/table.md](expected/table.md) and `expected/figures`. `--list` names the claims."
+        "It writes `rerun/table.md` and `rerun/figures`, prints for each number whether it is"
+        " equal, agrees or differs, and ends with exit code 1 if one differs. What is expected is"
+        " in [expected/table.md](expected/table.md) and `expected/figures`. `--list` names the"
+        " claims."
     )
-    if work.paper is not None:
+    if work.reproduces:
         yield from ("", "The table beside the paper's, with the order of the methods:", "")
         yield f"    {work.reproduces} --out rerun"
 
@@ -183,11 +185,22 @@ def _claims(work: ClaimedWork, facts: Facts) -> Iterator[str]:
         )
         headings = [(name, name in ("claim", "ours is")) for name in columns]
         rows = [row for claim in claims for row in _rows(claim, facts)]
-        yield from (f"**{escaped(table)}: {escaped(place)}**", "", *grid(headings, rows), "")
-    yield from ("The commands, which `reproduce.py` types; each writes a result file:", "")
+        yield from (
+            f"**{escaped(table)}: {escaped(place)}**, {_numbers(claims)}",
+            "",
+            *grid(headings, rows),
+            "",
+        )
+    yield from ("The commands of their first seeds; `claims.json` has all:", "")
     for claim in work.claims:
-        for run in claim.runs:
+        for run in [run for run in claim.runs if run.result is not None][:1] or claim.runs[:1]:
             yield f"    {run.command}" + ("" if run.result else "  # not run")
+
+
+def _numbers(claims: Sequence[TableClaim]) -> str:
+    """What is claimed."""
+    names = dict.fromkeys(column for claim in claims for column in claim.columns)
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _rows(claim: TableClaim, facts: Facts) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,9 +145,10 @@ def _whole(pairs: Sequence[tuple[Result, Result]]) -> str:
     return "same bytes" if all(part.same for part in parts) else "agrees"
 
 
-def table(rows: Sequence[Compared]) -> str:
-    """The numbers as a table in Markdown."""
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row.cells for row in rows)]
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows under as many of `HEADINGS` as they have cells, in Markdown."""
+    width = len(rows[0]) if rows else len(HEADINGS)
+    lines = [HEADINGS[:width], ("---",) * width, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -170,13 +171,22 @@ def drawn(folder: Path, claims: Sequence[Claim], file: str) -> Iterator[tuple[st
                 yield f"{slug(place)}-{kind}.svg", svg
 
 
-def write_tables(folder: Path, claims: Sequence[Claim], into: str, file: str) -> list[Compared]:
-    """Write the table and the figures of claims into a folder of the artifact; see `compared`."""
-    rows = [row for claim in claims for row in compared(folder, claim, file)]
-    write_atomically(folder / into / "table.md", table(rows).encode())
-    for name, svg in drawn(folder, claims, file):
-        write_atomically(folder / into / "figures" / name, svg)
-    return rows
+def write_expected(folder: Path, claims: Sequence[Claim]) -> None:
+    """Write the table and the figures of what is claimed."""
+    rows = [row.cells for claim in claims for row in compared(folder, claim, "result")]
+    _write(folder / "expected", [row[:5] for row in rows], drawn(folder, claims, "result"))
+
+
+def write_rerun(folder: Path, claims: Sequence[Claim]) -> None:
+    """Write the table and the figures of what was run again."""
+    rows = [row.cells for claim in claims for row in compared(folder, claim)]
+    _write(folder / "rerun", rows, drawn(folder, claims, "writes"))
+
+
+def _write(into: Path, rows: Sequence[Sequence[str]], figures: Iterable[tuple[str, bytes]]) -> None:
+    write_atomically(into / "table.md", table(rows).encode())
+    for name, svg in figures:
+        write_atomically(into / "figures" / name, svg)
 
 
 def play(folder: Path, run: Claim, key: str, data_root: str | None) -> None:
@@ -264,7 +274,7 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("reproduce.py: interrupted: type the same again to go on", file=sys.stderr)
             return 130
-    write_tables(folder, every, "rerun", "writes")
+    write_rerun(folder, every)
     rows = [row for claim in claims for row in compared(folder, claim)]
     for row in rows:
         seeds = f" (seeds {', '.join(map(str, row.seeds))})" if row.seeds else ""
@@ -275,7 +285,7 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
         said: sum(row.verdict == said for row in rows) for said in ("equal", "agrees", "differs")
     }
     counts["not run"] = len(rows) - sum(counts.values())
-    print(", ".join(f"{count} {said}" for said, count in counts.items()))
+    print(", ".join(f"{count} {one}" for one, count in counts.items()))
     print("tables and figures: rerun/table.md, rerun/figures; expected: expected/table.md")
     return int(counts["differs"] > 0)
 

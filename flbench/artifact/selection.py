@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ class AskedArtifact:
     tables: tuple[str, ...] = ()
     scale: str | None = None
     seeds: int | None = None
-    request: RunRequest = RunRequest()
+    request: RunRequest = field(default_factory=RunRequest)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ClaimedWork:
     Attributes:
         title: in one line.
         paper: the paper whose tables they are; None = a study.
-        reproduces: what a person types to see the tables with an installed flbench.
+        reproduces: what a person types to see the tables beside the paper's; "" = there are none.
     """
 
     title: str
@@ -198,10 +198,13 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
     words = [f"--table {name}" for name in asked.tables]
     words += [f"--scale {scale}"]
     words += [f"--dataset {asked.request.dataset}"] if asked.request.dataset else []
-    title = f"{paper.title}: {', '.join(table.caption for table in tables.values())}"
+    captions = "; ".join(table.caption for table in tables.values())
     on = f", {asked.request.dataset}" if asked.request.dataset else ""
-    reproduces = f"flbench reproduce {asked.study} {' '.join(words)} --no-run"
-    return ClaimedWork(f"{title} (scale {scale}{on})", paper, reproduces, tuple(claims))
+    own = asked.study.endswith(".toml")  # its file is not in the artifact
+    reproduces = "" if own else f"flbench reproduce {paper.name} {' '.join(words)} --no-run"
+    return ClaimedWork(
+        f"{paper.name}, {captions} (scale {scale}{on})", paper, reproduces, tuple(claims)
+    )
 
 
 def _of_study(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
@@ -228,8 +231,7 @@ def _of_study(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
                 tuple(study.columns), runs, why=why,
             )
         )  # fmt: skip
-    reproduces = f"flbench study {asked.study}"
-    return ClaimedWork(f"{path.stem}: {study.summary}", None, reproduces, tuple(claims))
+    return ClaimedWork(f"{path.stem}: {study.summary}", None, "", tuple(claims))
 
 
 def _of_seeds(first: Cell, seeds: int | None) -> Iterator[ClaimedRun]:
