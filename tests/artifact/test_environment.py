@@ -47,7 +47,8 @@ def test_the_archive_is_the_commit_and_has_the_same_bytes_each_time(tmp_path: Pa
     (tmp_path / "flbench" / "__init__.py").write_text("changed")
     assert environment.uncommitted(tmp_path) == ["flbench/__init__.py"]
     assert environment.archive(tmp_path) == first
-    names = tarfile.open(fileobj=io.BytesIO(first)).getnames()
+    with tarfile.open(fileobj=io.BytesIO(first)) as opened:
+        names = opened.getnames()
     assert any(name.endswith("/flbench/__init__.py") for name in names)
     assert not any(name.endswith("other.txt") for name in names)
     assert len(environment.commit(tmp_path)) == 40

@@ -129,7 +129,8 @@ def test_the_artifact_of_a_table_has_what_reviewers_ask_for(
     assert there["reproduce.py"] == Path(reproduce.__file__).read_bytes()
     assert b"torch==" in there["constraints.txt"]
     archive = next(name for name in there if name.endswith(".tar.gz"))
-    assert any("flbench/suite.py" in name for name in tarfile.open(folder / archive).getnames())
+    with tarfile.open(folder / archive) as opened:
+        assert any("flbench/suite.py" in name for name in opened.getnames())
     assert unchanged(folder)
     readme = there["README.md"].decode()
     assert mentions(readme, "- [ ]", "reproduced", "0 of 2"), "nobody ran them again"
