@@ -96,8 +96,11 @@ class Track:
 
 
 def contenders(table: Table) -> dict[str, TableRow]:
-    """The rows of a table that count across suites, by method: at defaults, and no reference."""
-    return {row.method: row for row in table.compared if row.default}
+    """The rows of a table that count across suites, by method: at defaults, and no reference.
+
+    None of a suite whose place another one takes.
+    """
+    return {row.method: row for row in table.compared if row.default and not table.superseded_by}
 
 
 def tracks(found: Sequence[Table]) -> list[Track]:
@@ -145,8 +148,11 @@ def ranked_blocks(found: Sequence[Table]) -> list[Block]:
 
 
 def _whole(found: Sequence[Table]) -> list[Table]:
-    """The tables in which all clients train; the others are there to compare newcomers."""
-    return [table for table in found if not table.joins_late]
+    """The tables in which all clients train, of suites whose place no other takes.
+
+    The others are there to compare newcomers, or for what was said of them.
+    """
+    return [table for table in found if not table.joins_late and not table.superseded_by]
 
 
 def parts_of(found: Sequence[Table]) -> list[PageTable]:

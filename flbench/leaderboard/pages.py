@@ -74,8 +74,17 @@ def suite_page(
     if first.summary:
         lines += ["", f"{first.summary[0].upper()}{first.summary[1:].rstrip('.')}."]
     for table in found:
-        lines += ["", *section(table, results), *_shown(pictures.get(table.title, ()))]
+        shown = [*section(table, results), *_shown(pictures.get(table.title, ()))]
+        lines += ["", *(_folded(table.superseded_by, shown) if table.superseded_by else shown)]
     return "\n".join(lines) + "\n"
+
+
+def _folded(newer: str, section: Sequence[str]) -> list[str]:
+    """A section whose suite has a newer one: its heading, which one, and the rest folded."""
+    heading, *rest = section
+    said = f"**Superseded by {escaped(newer)}.** It counts in no comparison across suites."
+    opened = ["<details><summary>The table</summary>", *rest, "", "</details>"]
+    return [heading, "", said, "", *opened]
 
 
 def _shown(pictures: Sequence[Drawing]) -> list[str]:
@@ -134,7 +143,8 @@ def overview(
 def _entry(table: Table) -> tuple[str, str, str]:
     """A table's line in the index."""
     where = f"{page_of(table.suite)}#{anchor(table.title)}"
-    return link(table.suite, where), escaped(table.dataset), escaped(table.summary)
+    newer = f"superseded by {table.superseded_by}: " if table.superseded_by else ""
+    return link(table.suite, where), escaped(table.dataset), escaped(newer + table.summary)
 
 
 def _leaders(found: Sequence[Table]) -> list[str]:

@@ -17,6 +17,7 @@ from flbench.leaderboard.across import (
     SEED,
     PageTable,
     bootstrap,
+    contenders,
     improvability,
     mean_over_suites,
     parts_of,
@@ -25,9 +26,10 @@ from flbench.leaderboard.across import (
 )
 from flbench.leaderboard.html import PAGE, html
 from flbench.leaderboard.markdown import anchor, escaped
-from flbench.leaderboard.pages import overview
+from flbench.leaderboard.pages import index, overview, suite_page
 from flbench.leaderboard.table import tables
 from flbench.results.schema import Energy, Result, Tuning
+from flbench.suite import Suite, load_suite
 
 
 def trained(result: Result, seconds: float, **environment: str) -> Result:
@@ -366,3 +368,35 @@ def test_both_pages_show_every_part(tmp_path: Path) -> None:
     assert all(f">{escape(note)}</p>" in index for part in every for note in part.notes)
     assert any(part.notes for part in every)
     assert parts_of(found) == every
+
+
+def test_a_superseded_suite_stands_last_and_counts_in_no_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str, dataset: str) -> Suite | None:
+        about = {"name": name, "version": 1, "superseded_by": "newer"}
+        return load_suite("iid").model_copy(update=about) if name == "a-old" else None
+
+    without = tables(board(tmp_path / "without"))
+    old = [
+        made(score, method=name, mark="dddddddd", suite={"name": "a-old"})
+        for name, score in {"fedavg": 0.1, "a": 0.2, "b": 0.9}.items()
+    ]
+    folder = write(board(tmp_path / "old"), *twice(*(trained(one, 10.0) for one in old)))
+    assert parts_of(tables(folder)) != parts_of(without), "it would count"
+    monkeypatch.setattr("flbench.leaderboard.table.suite_of", installed)
+    found = tables(folder)
+    assert [table.suite for table in found] == ["s", "t", "x", "a-old"]
+    assert (found[-1].superseded_by, contenders(found[-1])) == ("newer", {})
+    assert [row.rank for row in found[-1].compared] != [], "its own rows are as they were"
+    assert (parts_of(found), ranked_blocks(found)) == (parts_of(without), ranked_blocks(without))
+
+    page_, lines = html(found)[PAGE].decode(), suite_page(found[-1:], "results", {}).splitlines()
+    assert mentions(page_, "a-old", "superseded by newer")
+    assert "superseded by newer" in index(found, "").splitlines()[-1]
+    heading, said, opened = (
+        next(at for at, line in enumerate(lines) if text in line)
+        for text in ("## a-old", "newer", "<details>")
+    )
+    table = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    assert heading < said < opened < table < lines.index("</details>")
