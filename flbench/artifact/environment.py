@@ -16,6 +16,8 @@ from packaging.version import Version
 
 import flbench
 from flbench.errors import UserError
+from flbench.run.core_digest import PARTS as CORE
+from flbench.run.core_digest import core_parts, digests
 
 PARTS = (
     "flbench", "benchmarks", "plugins", "pyproject.toml", "constraints.txt", "README.md",
@@ -64,10 +66,16 @@ def _names(requires: tuple[str, ...], every: bool) -> Iterator[str]:
             yield one.name
 
 
-def source_root() -> Path | None:
-    """The clone that flbench is imported from; None = it is an installed release."""
-    root = Path(flbench.__file__).resolve().parents[1]
-    return root if (root / "pyproject.toml").is_file() and (root / ".git").exists() else None
+def source_root(near: Path) -> Path | None:
+    """The clone whose core is the one that runs here; None = a release is installed.
+
+    Args:
+        near: a folder that may lie in it, if flbench is not imported from a clone.
+    """
+    places = (Path(flbench.__file__).resolve().parents[1], near.resolve(), *near.resolve().parents)
+    clones = (root for root in places if (root / ".git").exists())
+    same = (root for root in clones if digests(root / "flbench", CORE) == core_parts() != {})
+    return next(same, None)
 
 
 def commit(root: Path) -> str:

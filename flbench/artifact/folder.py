@@ -56,7 +56,7 @@ def write(
     write_atomically(folder / reproduce.CLAIMS, _json(claims))
     said = list[str]()
     files = _copied(work, results, audits)
-    root = environment.source_root()
+    root = environment.source_root(results)
     facts = Facts(
         typed=typed,
         measured=reproduce.measured(folder),

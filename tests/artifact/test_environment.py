@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from mentions import mention
 from packaging.requirements import Requirement
 
+import flbench
 from flbench.artifact import environment
 from flbench.errors import UserError
 
@@ -57,3 +59,23 @@ def test_the_archive_is_the_commit_and_has_the_same_bytes_each_time(tmp_path: Pa
 def test_a_folder_that_git_does_not_know_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=mention("git", "clone")):
         environment.commit(tmp_path)
+
+
+def test_the_source_is_the_clone_whose_core_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, site, other = (tmp_path / name for name in ("clone", "site", "other"))
+    for root in (clone, site, other):
+        shutil.copytree(
+            Path(flbench.__file__).parent, root / "flbench",
+            ignore=lambda folder, names: [name for name in names if name == "__pycache__"],
+        )  # fmt: skip
+    for root in (clone, other):
+        (root / ".git").mkdir()
+    monkeypatch.setattr(flbench, "__file__", str(site / "flbench" / "__init__.py"))
+    assert environment.source_root(clone / "leaderboard" / "results") == clone
+    assert environment.source_root(tmp_path / "else") is None
+    (other / "flbench" / "metrics.py").write_text("changed = 1")
+    assert environment.source_root(other) is None, "it is not what runs"
+    monkeypatch.setattr(flbench, "__file__", str(clone / "flbench" / "__init__.py"))
+    assert environment.source_root(tmp_path) == clone
