@@ -103,7 +103,7 @@ def compared(folder: Path, claim: Claim, again: str = "writes") -> Iterator[Comp
     whole = _whole(pairs)
     for column in claim["columns"]:
         if not pairs:
-            why = "not run" if runs else f"not run: {claim['why']}"
+            why = "not run" if runs or not claim["why"] else f"not run: {claim['why']}"
             all_ = tuple(run["seed"] for run in runs)
             numbers = [run["expected"][column] for run in runs]
             known = _mean([one for one in numbers if one is not None])
@@ -189,8 +189,8 @@ def _write(into: Path, rows: Sequence[Sequence[str]], figures: Iterable[tuple[st
         write_atomically(into / "figures" / name, svg)
 
 
-def play(folder: Path, run: Claim, key: str, data_root: str | None) -> None:
-    """Run one seed of a claim in a process of its own, and log what it took.
+def play(folder: Path, run: Claim, key: str, data_root: str | None) -> int:
+    """Run one seed of a claim in a process of its own, and log what it took. Gives its exit code.
 
     Raises:
         KeyboardInterrupt: a person stops it; the same command goes on.
@@ -219,6 +219,7 @@ def play(folder: Path, run: Claim, key: str, data_root: str | None) -> None:
     }
     with (folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"\n{json.dumps(about, sort_keys=True)}\n")
+    return process.returncode
 
 
 def measured(folder: Path) -> dict[str, tuple[float, int]]:
@@ -240,12 +241,15 @@ def chosen(claims: Sequence[Claim], keys: Sequence[str], seeds: Sequence[int]) -
     """The claims of some names, with some of their seeds; of none all are.
 
     Raises:
-        SystemExit: there is no such claim.
+        SystemExit: there is no such claim, or no such seed.
     """
     known = [claim["key"] for claim in claims]
     for key in keys:
         if key not in known:
             sys.exit(f"reproduce.py: there is no claim '{key}'; --list names them")
+    there = {run["seed"] for claim in claims for run in claim["runs"]}
+    if seeds and not there.intersection(seeds):
+        sys.exit(f"reproduce.py: --seed: expected one of {sorted(there)}, got {seeds[0]}")
     return [
         {**claim, "runs": [run for run in claim["runs"] if not seeds or run["seed"] in seeds]}
         for claim in claims
@@ -262,15 +266,19 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
     reader.add_argument("--compare", action="store_true", help="run nothing")
     reader.add_argument("--data-root", help="where data sets are [default: $FLBENCH_DATA]")
     asked = reader.parse_args(words)
-    every = json.loads((folder / CLAIMS).read_text(encoding="utf-8"))["claims"]
+    try:
+        every = json.loads((folder / CLAIMS).read_text(encoding="utf-8"))["claims"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.exit(f"reproduce.py: {folder / CLAIMS}: expected the claims of an artifact: {error}")
     claims = chosen(every, asked.claim, asked.seed)
     if asked.list:
         for claim in claims:
             print(f"{claim['key']}  {claim['seconds'] / 60:.1f} minutes  {claim['why']}")
         return 0
+    code = 0
     if not asked.compare:
         try:
-            play_all(folder, claims, asked.data_root)
+            code = play_all(folder, claims, asked.data_root)
         except KeyboardInterrupt:
             print("reproduce.py: interrupted: type the same again to go on", file=sys.stderr)
             return 130
@@ -287,20 +295,22 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
     counts["not run"] = len(rows) - sum(counts.values())
     print(", ".join(f"{count} {one}" for one, count in counts.items()))
     print("tables and figures: rerun/table.md, rerun/figures; expected: expected/table.md")
-    return int(counts["differs"] > 0)
+    return int(counts["differs"] > 0) or code
 
 
-def play_all(folder: Path, claims: Sequence[Claim], data_root: str | None) -> None:
-    """Run what is missing of some claims."""
+def play_all(folder: Path, claims: Sequence[Claim], data_root: str | None) -> int:
+    """Run what is missing of some claims. Gives the largest exit code."""
     wanted = [
         (claim["key"], run)
         for claim in claims
         for run in claim["runs"]
         if run["result"] and not (folder / run["writes"]).is_file()
     ]
+    codes = [0]
     for at, (key, run) in enumerate(wanted, start=1):
         print(f"[{at}/{len(wanted)}] {key}, seed {run['seed']}: {run['command']}", flush=True)
-        play(folder, run, key, data_root)
+        codes.append(play(folder, run, key, data_root))
+    return max(map(abs, codes))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class TableClaim:
         published: the paper's number, as text; "" = there is none.
         verdict: what comes of the comparison with it; "" = there is none.
         why: why there are no runs, or no results of them; "" = there are some.
+        mark: of the table, where there are several.
     """
 
     table: str
@@ -87,6 +88,7 @@ class TableClaim:
     published: str = ""
     verdict: str = ""
     why: str = ""
+    mark: str = ""
 
     @property
     def place(self) -> str:
@@ -96,7 +98,7 @@ class TableClaim:
     @property
     def key(self) -> str:
         """What a reviewer types to choose it."""
-        return f"{self.suite}/{self.dataset}/{self.name}"
+        return f"{f'{self.mark}/' if self.mark else ''}{self.suite}/{self.dataset}/{self.name}"
 
     @property
     def results(self) -> list[Result]:
@@ -147,10 +149,6 @@ def selected(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
     work = _of_paper(asked, progress) if is_paper(asked.study) else _of_study(asked, progress)
     if not work.claims:
         raise UserError(f"{work.title}: expected at least one claim, found none")
-    keys = [claim.key for claim in work.claims]
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise UserError(f"two tables claim {twice}: name one of them with --table")
     return work
 
 
@@ -182,7 +180,7 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
             f"data set of '{paper.name}'", str(asked.request.dataset), known, listed="there are"
         )
     claims = list[TableClaim]()
-    for table in tables.values():
+    for mark, table in tables.items():
         column = table.measured(table.judged)
         plans = planned(table, scale, asked.request, asked.seeds, progress)
         for plan, found in zip(plans, findings(table, plans), strict=True):
@@ -193,6 +191,7 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
                 TableClaim(
                     table.caption, _named(one.suite), one.dataset, one.method, (column,), runs,
                     f"{one.value:g}{std}", in_words(found.verdict, scale), found.why,
+                    f"table-{mark}" if len(tables) > 1 else "",
                 )
             )  # fmt: skip
     words = [f"--table {name}" for name in asked.tables]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_results import made
+from mentions import mention
 
 from flbench.artifact.reproduce import (
     HEADINGS,
@@ -134,6 +135,16 @@ def test_claims_are_chosen_by_name_and_seed(tmp_path: Path, capsys: Any) -> None
     assert [line.split()[0] for line in told.splitlines()] == ["toy/toy/fedavg", "toy/toy/ditto"]
     with pytest.raises(SystemExit, match="absent"):
         main(folder, ["absent"])
+    with pytest.raises(SystemExit, match=mention("--seed", 0, 1, 9)):
+        main(folder, ["--seed", "9"])
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"title": "t"}'])
+def test_a_folder_without_claims_is_one_line(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "claims.json").write_text(text)
+    with pytest.raises(SystemExit, match=mention("claims.json", "expected")):
+        main(tmp_path, ["--list"])
 
 
 def test_the_log_gives_seconds_of_all_seeds_and_the_largest_memory(tmp_path: Path) -> None:
