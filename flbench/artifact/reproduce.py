@@ -82,7 +82,9 @@ class Compared:
     @property
     def cells(self) -> tuple[str, ...]:
         """A row under `HEADINGS`."""
-        numbers = ("-" if one is None else f"{one:.4f}" for one in (self.expected, self.again))
+        numbers = ["-" if one is None else f"{one:.4f}" for one in (self.expected, self.again)]
+        if self.expected is None and not self.seeds:
+            numbers[0] = "not run"
         seeds = ", ".join(map(str, self.seeds))
         texts = (self.claim, self.column, self.published, seeds, *numbers, self.verdict, self.whole)
         return tuple(text or "-" for text in texts)
@@ -113,8 +115,10 @@ def compared(folder: Path, claim: Claim, again: str = "writes") -> Iterator[Comp
         came = [number(other, column) for _, other in pairs]
         limits = [limit(one, column) for one, _ in pairs]
         verdict = _verdict(expected, came, limits)
-        means = (_mean([x for x in numbers if x is not None]) for numbers in (expected, came))
-        yield Compared(claim["key"], column, claim["published"], seeds, *means, verdict, whole)
+        mine, theirs = (_mean([x for x in one if x is not None]) for one in (expected, came))
+        yield Compared(
+            claim["key"], column, claim["published"], seeds, mine, theirs, verdict, whole
+        )
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

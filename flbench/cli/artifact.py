@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,9 @@ from flbench.cli.options import (
 from flbench.errors import UserError
 from flbench.sweeps.request import RunRequest, written
 from flbench.terminal.lines import tell
+
+if TYPE_CHECKING:
+    from flbench.artifact.selection import AskedArtifact
 
 
 def artifact(
@@ -86,18 +90,12 @@ def lines_by_digest(log: Path) -> dict[str, bytes]:
     return found
 
 
-def _typed(asked: object, authors: list[str], title: str) -> str:
+def _typed(asked: AskedArtifact, authors: Sequence[str], title: str) -> str:
     """The command without the folders of one machine."""
-    from flbench.artifact.selection import AskedArtifact
-
-    assert isinstance(asked, AskedArtifact)
     name = Path(asked.study).name if asked.study.endswith(".toml") else asked.study
-    words = ["flbench", "artifact", name]
-    pairs = [("table", one) for one in asked.tables]
-    pairs += [("scale", asked.scale), ("dataset", asked.request.dataset)]
-    pairs += [("seeds", asked.seeds and str(asked.seeds))]
+    pairs: list[tuple[str, object]] = [("table", one) for one in asked.tables]
+    pairs += [("scale", asked.scale), ("dataset", asked.request.dataset), ("seeds", asked.seeds)]
     pairs += [("set", f"{key}={written(value)}") for key, value in asked.request.settings.items()]
-    pairs += [("author", one) for one in authors] + [("title", title)]
-    for option, value in pairs:
-        words += [f"--{option}", value] if value else []
-    return shlex.join(words)
+    pairs += [*(("author", one) for one in authors), ("title", title)]
+    words = [word for option, value in pairs if value for word in (f"--{option}", str(value))]
+    return shlex.join(["flbench", "artifact", name, *words])

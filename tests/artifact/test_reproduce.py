@@ -80,6 +80,7 @@ def test_a_claim_that_nobody_ran_says_so(tmp_path: Path) -> None:
     without = {"seed": 0, "result": None, "writes": "rerun/x", "expected": {}}
     (row,) = compared(tmp_path, claim(without, why="no result yet"))
     assert (row.verdict, row.expected) == ("not run: no result yet", None)
+    assert row.cells[3:7] == ("-", "not run", "-", "not run: no result yet")
 
 
 def test_what_else_differs_in_the_results_is_said(tmp_path: Path) -> None:
