@@ -47,13 +47,10 @@ def write(
     Raises:
         UserError: the folder holds something else, or another artifact.
     """
-    claims = {
-        "title": work.title,
-        "flbench": flbench.__version__,
-        "claims": [plain(claim, results) for claim in work.claims],
-    }
+    claims = [plain(claim, results) for claim in work.claims]
+    about = {"title": work.title, "flbench": flbench.__version__, "claims": claims}
     refuse_other(folder, work.title)
-    write_atomically(folder / reproduce.CLAIMS, _json(claims))
+    write_atomically(folder / reproduce.CLAIMS, _json(about))
     said = list[str]()
     files = _copied(work, results, audits)
     root = environment.source_root(results)
@@ -91,7 +88,7 @@ def write(
     _remove_former(folder, files)
     for name, data in files.items():
         write_atomically(folder / name, data)
-    reproduce.write_expected(folder, claims["claims"])
+    reproduce.write_expected(folder, claims)
     write_atomically(folder / SUMS, _sums(folder))
     return said
 

@@ -25,6 +25,7 @@ import typer
 
 from flbench import __version__
 from flbench.errors import UnknownName, UserError
+from flbench.locks import lock_new
 from flbench.plugin.registry import KINDS as INSTALLED
 from flbench.plugin.registry import entries
 
@@ -229,14 +230,17 @@ def write(folder: Path, texts: Mapping[str, str]) -> None:
 @contextmanager
 def beside(parent: Path) -> Iterator[Path]:
     """A temporary folder in a folder, locked (`flock`) as long as its process lives."""
-    with tempfile.TemporaryDirectory(dir=parent, prefix=TEMPORARY) as name:
+    while True:
+        name = tempfile.mkdtemp(dir=parent, prefix=TEMPORARY)
         handle = os.open(name, os.O_RDONLY)
-        try:
-            with suppress(OSError):  # there are no locks
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Path(name)
-        finally:
-            os.close(handle)
+        if lock_new(handle, name):
+            break
+        os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+        os.close(handle)
 
 
 def remove_left(parent: Path) -> None:

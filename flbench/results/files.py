@@ -24,6 +24,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import MachineError, UserError, naming
+from flbench.locks import lock_new
 from flbench.results.schema import (
     DIGESTED,
     SCHEMA,
@@ -159,11 +160,9 @@ def _partial_file(path: Path) -> tuple[int, str]:
     """A new file beside a path, locked while it is open: its number and its name."""
     while True:
         handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
-        with suppress(OSError):  # there are no locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.exists(name):
+        if lock_new(handle, name):
             return handle, name
-        os.close(handle)  # it was removed before it was locked
+        os.close(handle)
 
 
 @lru_cache(maxsize=4096)

@@ -57,7 +57,7 @@ The names of parts are in checkpoints; where modules move, the right side alone 
 """
 ASIDE = (
     "__init__ __main__ artifact cli figures leaderboard papers sinks submission sweeps terminal"
-    " testing errors core.conformance core.deferred_dynamo core.deferred_torchmetrics"
+    " testing errors locks core.conformance core.deferred_dynamo core.deferred_torchmetrics"
     " core.deferring core.free_memory core.knowledge core.parameters engine.machine.processor"
     " federation.holdings"
     " engine.processes.fork_server engine.processes.own_process engine.processes.workers"

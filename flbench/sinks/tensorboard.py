@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ class TensorBoard:
         result = Path(info.path)
         names = ("method", "suite", "dataset", "seed")
         self._parameters = {**{name: getattr(info, name) for name in names}, **info.params}
+        wait_for_a_new_second(result.with_suffix("") / "tensorboard")
         self._logger = TensorBoardLogger(
             result.parent, result.stem, version="tensorboard", purge_step=info.first
         )
@@ -70,3 +72,13 @@ class TensorBoard:
         logger, self._logger = self._logger, None
         if logger is not None:
             logger.finalize(status)
+
+
+def wait_for_a_new_second(folder: Path) -> None:
+    """Wait until no event file of a folder is of this second.
+
+    Names of event files begin with the second in which they were opened, and are read in the order
+    of their names; what follows the second has no order. A resumed run must be read last.
+    """
+    while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+        time.sleep(0.05)

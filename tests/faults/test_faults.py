@@ -248,6 +248,7 @@ def test_a_wrong_answer_is_one_line_or_does_no_harm() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_answers_whose_fields_nobody_looks_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "misfit", lambda answer: "")
     wrong = {random_answers.inject(name).wrong for name in random_answers.names(60)}
@@ -258,6 +259,7 @@ def test_answers_whose_fields_nobody_looks_at_are_found(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_random_commands_write_is_read_by_all() -> None:
     found = [random_commands.inject(name) for name in random_commands.names(6)]
     assert [(one.name, one.wrong, one.message) for one in found if one.wrong] == []
@@ -265,6 +267,7 @@ def test_what_random_commands_write_is_read_by_all() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_is_another_when_it_is_played_again_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

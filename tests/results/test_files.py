@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from contextlib import nullcontext
 from fnmatch import fnmatch
@@ -22,6 +23,7 @@ import torch
 from mentions import mention, mentioning, mentions
 from toy import Play, player
 
+from flbench.cli.new import beside
 from flbench.core.state import Scores
 from flbench.datasets import data_root
 from flbench.errors import MachineError, UserError
@@ -198,6 +200,39 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
         fcntl.flock(locked, fcntl.LOCK_EX)
         write_atomically(tmp_path / "other.json", b"whole")
     assert sorted(tmp_path.iterdir()) == sorted([written, *others, tmp_path / "other.json"])
+
+
+def removed_while_it_is_made(monkeypatch: pytest.MonkeyPatch, make: str) -> list[str]:
+    """Lets another one lock the first temporary of two, and remove it when it is written to."""
+    made, real = [], getattr(tempfile, make)
+
+    def of_two(*args: Any, **kwargs: Any) -> Any:
+        given = real(*args, **kwargs)
+        made.append(name := given if isinstance(given, str) else given[1])
+        if len(made) == 1:
+            fcntl.flock(os.open(name, os.O_RDONLY), fcntl.LOCK_EX)
+        return given
+
+    monkeypatch.setattr(tempfile, make, of_two)
+    return made
+
+
+def test_what_another_process_is_about_to_remove_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came between the making of the file and the lock on it."""
+    made = removed_while_it_is_made(monkeypatch, "mkstemp")
+    atomic_write(tmp_path / "a.json", lambda path: (os.unlink(made[0]), path.write_bytes(b"whole")))
+    assert (tmp_path / "a.json").read_bytes() == b"whole"
+    assert len(made) == 2
+
+
+def test_a_folder_that_another_process_is_about_to_remove_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = removed_while_it_is_made(monkeypatch, "mkdtemp")
+    with beside(tmp_path) as folder:
+        assert [str(folder)] == made[1:]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from flbench.cli.main import main
 from flbench.run.spec import RunSpec
 from flbench.sinks.csv_log import CSV, rows_before
 from flbench.sinks.rows import rows_of
-from flbench.sinks.tensorboard import TensorBoard
+from flbench.sinks.tensorboard import TensorBoard, wait_for_a_new_second
 
 Rows = list[dict[str, float]]
 
@@ -100,6 +101,15 @@ def test_a_resumed_run_goes_on_in_the_same_log(
     result = cut_and_resumed(played.job, name, (Lying(sink(), 2), sink()))
     assert played.said == []
     assert same(read(played.job.path), rows_of(result))
+
+
+def test_an_event_file_is_not_opened_in_the_second_of_another(tmp_path: Path) -> None:
+    """Within a second the names of two have no order, and a resumed run must be read last."""
+    now = int(time.time())
+    for second in (now, now + 1):
+        (tmp_path / f"events.out.tfevents.{second:010d}.host.9.9").touch()
+    wait_for_a_new_second(tmp_path)
+    assert time.time() >= now + 2
 
 
 class Lying:

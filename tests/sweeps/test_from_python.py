@@ -195,6 +195,7 @@ def test_nothing_stays_unless_it_is_asked_for(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_needs_no_guard(tmp_path: Path, suite: Path) -> None:
     script = tmp_path / "script.py"
     code = f"""
