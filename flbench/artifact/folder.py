@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,24 +23,29 @@ from flbench.results.files import write_atomically
 SUMS = "SHA256SUMS"
 
 
-def write(
-    folder: Path,
-    work: ClaimedWork,
-    results: Path,
-    audits: Mapping[str, bytes],
-    authors: tuple[str, ...],
-    title: str,
-    typed: str,
-) -> list[str]:
+@dataclass(frozen=True)
+class WrittenFrom:
+    """What an artifact is written from, beside its claims.
+
+    Attributes:
+        results: the folder of result files that the claims are from.
+        audits: digest of a content -> the lines of the log that are about it.
+        authors: as in `ArtifactCard`.
+        title: "" = that of the claims.
+        typed: the command.
+    """
+
+    results: Path
+    audits: Mapping[str, bytes]
+    authors: tuple[str, ...]
+    title: str
+    typed: str
+
+
+def write(folder: Path, work: ClaimedWork, source: WrittenFrom) -> list[str]:
     """Write an artifact, or write it again: what a person or a rerun put there stays.
 
     The claims are written first, so that a folder that was begun is known; sums of all files last.
-
-    Args:
-        results: the folder of result files that the claims are from.
-        audits: digest of a content -> the lines of the log that are about it.
-        title: "" = that of the work.
-        typed: the command.
 
     Returns:
         What a person should know, in lines.
@@ -47,50 +53,61 @@ def write(
     Raises:
         UserError: the folder holds something else, or another artifact.
     """
-    claims = [plain(claim, results) for claim in work.claims]
+    claims = [plain(claim, source.results) for claim in work.claims]
     about = {"title": work.title, "flbench": flbench.__version__, "claims": claims}
     refuse_other(folder, work.title)
     write_atomically(folder / reproduce.CLAIMS, _json(about))
-    said = list[str]()
-    files = _copied(work, results, audits)
-    root = environment.source_root(results)
-    facts = Facts(
-        typed=typed,
-        measured=reproduce.measured(folder),
-        reproduced=_reproduced(work, audits),
-        files=len(work.files),
-        commit="" if root is None else environment.commit(root),
-        edited=tuple([] if root is None else environment.uncommitted(root)),
-        packages=_packages(work),
-        is_named=_is_named(folder / "CITATION.cff", authors),
-    )
-    if root is not None:
-        files[facts.source] = environment.archive(root)
-    if facts.edited:
-        said.append(
-            f"the source of flbench has changes that are not committed ({facts.edited[0]}"
-            f"{', ...' if len(facts.edited) > 1 else ''}), which {facts.source} lacks"
-        )
-    distributions = ("flbench", *(name.partition("==")[0] for name in facts.packages))
-    files["constraints.txt"] = environment.pinned(distributions).encode()
-    files["reproduce.py"] = Path(reproduce.__file__).read_bytes()
-    files["README.md"] = readme(work, facts).encode()
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    card = ArtifactCard(
-        title or f"Artifact of {work.title}", f"Results, and how to run them again: {work.title}.",
-        authors, day, work.paper, facts.packages,
-    )  # fmt: skip
-    for name, data in files_of(card).items():
-        if not (folder / name).exists():
-            files[name] = data
-        elif authors or title:
-            said.append(f"{folder / name} is kept: delete it to have it written again")
+    root = environment.source_root(source.results)
+    facts = _facts(folder, work, source, root)
+    files = {**_copied(work, source), **_made(work, facts, root)}
+    metadata = _metadata(work, source, facts)
+    kept = [name for name in metadata if (folder / name).exists()]
+    files |= {name: data for name, data in metadata.items() if name not in kept}
     _remove_former(folder, files)
     for name, data in files.items():
         write_atomically(folder / name, data)
     reproduce.write_expected(folder, claims)
     write_atomically(folder / SUMS, _sums(folder))
-    return said
+    said = [
+        f"the source of flbench has changes that are not committed, which {facts.source} lacks:"
+        f" {', '.join(facts.edited)}"
+    ]
+    again = [f"{folder / name} is kept: delete it to have it written again" for name in kept]
+    return [*(said if facts.edited else []), *(again if source.authors or source.title else [])]
+
+
+def _facts(folder: Path, work: ClaimedWork, source: WrittenFrom, root: Path | None) -> Facts:
+    """What the README says beside the claims; `root` is the clone that flbench runs from."""
+    return Facts(
+        typed=source.typed,
+        measured=reproduce.measured(folder),
+        reproduced=_reproduced(work, source.audits),
+        files=len(work.files),
+        commit="" if root is None else environment.commit(root),
+        edited=tuple([] if root is None else environment.uncommitted(root)),
+        packages=_packages(work),
+        is_named=_is_named(folder / "CITATION.cff", source.authors),
+    )
+
+
+def _made(work: ClaimedWork, facts: Facts, root: Path | None) -> dict[str, bytes]:
+    """Files that are made: the README, the script, the environment and the source."""
+    distributions = ("flbench", *(name.partition("==")[0] for name in facts.packages))
+    return {
+        "README.md": readme(work, facts).encode(),
+        "reproduce.py": Path(reproduce.__file__).read_bytes(),
+        "constraints.txt": environment.pinned(distributions).encode(),
+        **({} if root is None else {facts.source: environment.archive(root)}),
+    }
+
+
+def _metadata(work: ClaimedWork, source: WrittenFrom, facts: Facts) -> dict[str, bytes]:
+    """Files that their author may edit, and that are written once."""
+    title = source.title or f"Artifact of {work.title}"
+    summary = f"Results, and how to run them again: {work.title}."
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    card = ArtifactCard(title, summary, source.authors, day, work.paper, facts.packages)
+    return files_of(card)
 
 
 def plain(claim: TableClaim, results: Path) -> dict[str, Any]:
@@ -141,16 +158,16 @@ def _is_named(citation: Path, authors: tuple[str, ...]) -> bool:
     return f'"{ANONYMOUS}"' not in citation.read_text(encoding="utf-8")
 
 
-def _copied(work: ClaimedWork, results: Path, audits: Mapping[str, bytes]) -> dict[str, bytes]:
+def _copied(work: ClaimedWork, source: WrittenFrom) -> dict[str, bytes]:
     """Files that are copies: results, suites, lines of the log, the licence."""
     found = dict[str, bytes]()
     with naming():
         for file in work.files:
-            found[_place(file, results)] = file.read_bytes()
+            found[_place(file, source.results)] = file.read_bytes()
         for suite in work.suites:
             found[f"suites/{suite.name}"] = suite.read_bytes()
     digests = {content_digest(result) for result in work.files.values()}
-    found[LOG] = b"".join(lines for digest, lines in audits.items() if digest in digests)
+    found[LOG] = b"".join(lines for digest, lines in source.audits.items() if digest in digests)
     for one in importlib.metadata.files("flbench") or []:
         if one.name == "LICENSE":
             found["LICENSE"] = one.read_binary()

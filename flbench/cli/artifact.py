@@ -69,10 +69,11 @@ def artifact(
     asked = AskedArtifact(study, tuple(table or ()), scale, seeds, request)
     progress = SweepProgress()
     with progress.importing():
-        from flbench.artifact.folder import write
+        from flbench.artifact.folder import WrittenFrom, write
     work = selected(asked, progress)
-    typed = _typed(asked, author or [], title)
-    lines = write(out, work, results, lines_by_digest(path), tuple(author or ()), title, typed)
+    authors = tuple(author or ())
+    typed = _typed(asked, authors, title)
+    lines = write(out, work, WrittenFrom(results, lines_by_digest(path), authors, title, typed))
     with_results = sum(bool(claim.results) for claim in work.claims)
     tell(*lines, f"{len(work.claims)} claims, {with_results} of them with results")
     tell(f"wrote {out}: read {out / 'README.md'}")
