@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,20 @@ def test_the_log_gives_seconds_of_all_seeds_and_the_largest_memory(tmp_path: Pat
     (tmp_path / LOG).write_text("\n".join(lines))
     assert measured(tmp_path) == {"a": (5.0, 70)}
     assert measured(tmp_path / "absent") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "logged"), [(0, 2), (3, 2), (130, 0)])
+def test_a_run_that_fails_stops_no_other_and_one_that_is_stopped_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, code: int, logged: int
+) -> None:
+    def begun(words: Any, **options: Any) -> Any:
+        return popen(["sh", "-c", f"exit {code}"], **options)
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("flbench.artifact.reproduce.subprocess.Popen", begun)
+    folder = saved(tmp_path, claim(*(run(tmp_path, at, made(0.5, seed=at), None) for at in (0, 1))))
+    assert main(folder, []) == code
+    lines = (tmp_path / LOG).read_text().split("\n") if (tmp_path / LOG).exists() else []
+    assert [json.loads(line)["exit_code"] for line in lines if line] == [code] * logged
+    assert ("type the same again" in capsys.readouterr().err) == (code == 130)

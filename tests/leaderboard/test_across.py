@@ -382,6 +382,14 @@ def test_a_superseded_suite_stands_last_and_counts_in_no_comparison(
         made(score, method=name, mark="dddddddd", suite={"name": "a-old"})
         for name, score in {"fedavg": 0.1, "a": 0.2, "b": 0.9}.items()
     ]
+    tuning = Tuning(budget=2, tried=2, seeds=[9], score="accuracy")
+    old += [one.model_copy(update={"tuning": tuning}) for one in old]
+    old = [
+        one.model_copy(
+            update={"fingerprint": one.fingerprint.model_copy(update={"config": f"c{at}"})}
+        )
+        for at, one in enumerate(old)
+    ]
     folder = write(board(tmp_path / "old"), *twice(*(trained(one, 10.0) for one in old)))
     assert parts_of(tables(folder)) != parts_of(without), "it would count"
     monkeypatch.setattr("flbench.leaderboard.table.suite_of", installed)
