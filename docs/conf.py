@@ -20,9 +20,6 @@ release = version = flbench.__version__
 
 extensions = [
     "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "api_pages",
     "navigation",
     "repository_links",
     "web_board",
@@ -42,7 +39,6 @@ exclude_patterns = [
     "**/__pycache__",
     "build",
     "docs/changelog",  # fragments of CHANGELOG.md
-    "docs/api.md",  # written by the generator that the reference pages replace
     "leaderboard/findings.md",  # a part of leaderboard/README.md
     "leaderboard/results",  # linked folder by folder, see docs/tools/repository_links.py
 ]
@@ -50,19 +46,6 @@ exclude_patterns = [
 # Markdown
 myst_heading_anchors = 4  # links to headings: the same anchors as on a code-hosting site
 suppress_warnings = ["myst.header"]  # generated tables of one page may skip a level of headings
-
-# Reference
-autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
-autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
-napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-napoleon_use_rtype = False
-nitpicky = True
-nitpick_ignore_regex = [  # made from annotations, which name torch's and private types
-    ("py:class|py:exc", ".*"),
-]
 
 # HTML
 html_theme = "furo"

@@ -25,7 +25,7 @@ not edit. What happens to a client that is missing stands in
 [reliability](reliability.md#unreliable-clients). Words: [glossary](glossary.md).
 
 Suite `pathological-noniid` on digits, 30 clients, about 10 called in a round, 30 rounds, one seed:
-a table of what the methods do, no comparison. Every method ends every run. The columns:
+a table of what {methods} methods do, no comparison. Each of them ends every run. The columns:
 
 - **all there**: nobody is missing;
 - **absent**: each client cannot be called with probability .3;
@@ -52,7 +52,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         shown = [f"{cell[key]:.{places}f}" for cell in cells for key, places in digits.items()]
         lines.append([name, *shown])
     table = grid([("method", True), *((head, False) for head in heads)], lines)
-    return "\n".join([TEXT, *table]) + "\n"
+    return "\n".join([TEXT.format(methods=len(methods)), *table]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`flbench show`: a suite and its data, a method, a result file, its schema."""
+"""`flbench show`: a suite and its data, a method, methods together, a result, its schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flbench.suite import Suite
 
 show = typer.Typer(
-    help="Show a suite, a method, a result file or its schema.",
+    help="Show a suite, a method, what methods go together, a result file or its schema.",
     no_args_is_help=True,
 )
 
@@ -167,6 +167,44 @@ def show_method(name: str) -> None:
         tell(f"departs from the paper: {departs or 'nothing is said'}", "")
         for key, parameter in declared(type(plugin)).items():
             tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.doc}")
+
+
+@show.command("composition")
+def show_composition(
+    text: Annotated[
+        str, typer.Argument(metavar="METHOD[+METHOD...]", help="as `flbench run -p` takes it")
+    ],
+    suite: Annotated[
+        str | None, typer.Option("--suite", "-s", help="play it on this suite, for two rounds")
+    ] = None,
+    settings: SettingsOption = None,
+    dataset: DatasetOption = None,
+    offline: OfflineOption = False,
+    data_root: Root = None,
+) -> None:
+    """Say whether methods go together: runs, undefined or refused, and why, in one line.
+
+    Of one method: with which others. They are played on a small federation, or on a suite.
+    """
+    refuse_two_data_sets(offline, dataset)
+    if suite is None and (settings or dataset or offline):
+        raise UserError("--set, --dataset and --offline-data need a suite: add --suite NAME")
+    from flbench.testing.composability import outcome_of, partners
+
+    asked = None
+    if suite is not None:
+        asked = RunRequest(
+            suites=(suite,),
+            settings=read_settings(settings),
+            dataset=dataset,
+            offline=offline,
+            data_root=data_root,
+        )
+    if "+" in text:
+        tell(outcome_of(text, asked))
+        return
+    for found in partners(text, asked):
+        tell(found)
 
 
 @show.command("result")

@@ -41,8 +41,8 @@ defaults, which are FedAvg. "First" below means that the first result that is no
 called once per round or stage, never per batch, and must not change their arguments; what
 `batch_loss`, `local_term`, `phases`, `report` and `encode` return is called in local training, by
 client and step. A hook marked
-`hookimpl(wrapper=True)` wraps the others of its name: it yields once, gets their answer, and
-returns the answer that counts.
+`hookimpl(wrapper=True)` wraps the others of its name: it yields once, gets their answer (of an
+"all" hook a list), and returns the answer that counts.
 
 Who may answer what: a method every hook, a suite `partition`, a sink the last three, which return
 nothing. The mark of each specification says so, and a plugin with another hook is refused.
@@ -161,8 +161,10 @@ def partition(
 def needs(ctx: Context) -> Needs | None:
     """Say what of the method's work grows faster than the number of clients. All.
 
-    It is asked before `setup`, with the context of round 1. A run that the memory does not hold, or
-    that would take too long, is refused then; so the numbers are the least that it takes.
+    It is asked before `setup`, with the context of round 1. The memory is compared with what is
+    free; where evaluations and operations are many, how long they take here is measured. A run that
+    the memory does not hold, or that would take more than 100 hours, is undefined then; so the
+    numbers are the least that it takes.
     """
 
 
@@ -178,21 +180,30 @@ def setup(ctx: Context) -> Setup | None:
 
 @hookspec(firstresult=True)
 def plan(state: State, ctx: Context) -> Sequence[Stage] | None:
-    """Return the stages of this round, in order. First; default: the cohort trains."""
+    """Return the stages of this round, in order. First; default: the cohort trains.
+
+    A plugin whose memory belongs to averaged models leaves it as it is in a stage that is not
+    (`Stage.aggregates`). For a learning rate that falls over rounds, suites have `local.lr_decay`.
+    """
 
 
 @hookspec()
 def dispatch(state: State, stage: Stage, ctx: Context) -> Start | None:
     """Return what each acting client starts from and receives.
 
-    For each field of `Start` the first result is used; `extras` and `client_memory` of all are
-    merged. Default: the client's home model, of which every scalar is sent.
+    For each field of `Start` the first result is used (where two methods give `params`, the run
+    warns of it); `extras` and `client_memory` of all are merged. Default: the client's home model,
+    of which every scalar is sent.
     """
 
 
 @hookspec(firstresult=True)
 def client_module(net: nn.Module, ctx: Context) -> ClientModule | None:
-    """Return the LightningModule that clients train. First; default: cross-entropy."""
+    """Return the LightningModule that clients train. First; default: cross-entropy.
+
+    A run has one module, so two methods that bring one cannot be composed. `ctx.layout` is that of
+    a plain module with the network.
+    """
 
 
 @hookspec()
@@ -200,8 +211,9 @@ def metrics(ctx: Context) -> Mapping[str, Callable[[int], Any]] | None:
     """Return metrics of each client's test samples beside accuracy. All, merged.
 
     Label -> `make(classes)`, which returns a new `torchmetrics.Metric`. It is updated with logits
-    (b, C) and labels (b,) of one client at a time; `compute` returns one number, NaN = undefined
-    for the client.
+    (b, C), which are log-probabilities, and labels (b,) of one client at a time; of text there is a
+    row for each token. `compute` returns one number, NaN = undefined for the client. The same label
+    twice is an error.
     """
 
 
@@ -245,7 +257,8 @@ def encode(
 
     The function of the plugin named first is applied first, to each client alone: compression,
     clipping, noise, an attack. It draws random numbers from `ctx.rng(..., client=message.client)`
-    and keeps what it needs again in `Message.memory`. Default: the trained model as it is.
+    and keeps what it needs again in `Message.memory`. A scalar that it takes out of the mask keeps
+    its value at the server. Default: the trained model as it is.
 
     Args:
         upload: what the clients of the stage would send, for attackers who know that of others; a
@@ -292,8 +305,9 @@ def weights(state: State, stage: Stage, upload: Upload, ctx: Context) -> Tensor 
     """Return how much each client counts when uploads are averaged, shape (n,), float64, >= 0.
 
     First. It is asked once for each stage that is aggregated; `aggregate` has the answer as
-    `Upload.weights`. A method that changes the weights of any other wraps the hook; one that
-    averages otherwise than by samples answers it. Default: the numbers of samples.
+    `Upload.weights`. Only their ratio counts; a row whose members all have weight 0 keeps its
+    values. A method that changes the weights of any other wraps the hook; one that averages
+    otherwise than by samples answers it. Default: the numbers of samples.
     """
 
 
@@ -316,7 +330,7 @@ def personalise(state: State, clients: Tensor, ctx: Context) -> Personal | None:
     """Return the model with which each client is evaluated. First; default: its home model.
 
     Args:
-        clients: ids, shape (n,).
+        clients: ids, shape (n,), 0..N-1; for newcomers `join` is asked.
     """
 
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SvgFigure:
-    """A figure, as the text of an SVG file; a notebook draws it."""
+    """A figure; a notebook draws it.
+
+    Attributes:
+        svg: the text of an SVG file.
+    """
 
     svg: str
 
@@ -49,6 +53,9 @@ class PairedDifference:
     """By how much one method is better than another on a suite, on the same clients and seeds.
 
     Attributes:
+        one, other: the methods, as the table names them.
+        suite: the suite.
+        headline: what is compared, such as "accuracy".
         gain: mean over clients and common seeds of the headline of the first less the second, with
             the other sign where lower is better; above 0 the first is better.
         interval: its 95 % interval (`leaderboard/statistics.py`); with one seed it says nothing of

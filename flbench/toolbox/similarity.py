@@ -1,6 +1,6 @@
 """Similarity of models, updates and predictions: pure functions that return score matrices.
 
-Higher is better; row i holds the scores of client i. Scores from losses are the negated result of
+Higher is better; a row for each client that scores. Scores from losses are the negated result of
 `Context.evaluate`.
 """
 

@@ -443,7 +443,7 @@ def test_every_study_s_file_is_an_entry_point() -> None:
     assert set(GRIDS) == files
     assert {found.stem for found in STUDIES.values() if isinstance(found, Path)} == files
     assert set(STUDIES) - files == {
-        "compositions", "discrepancy", "influence-cost", "influence-vectors",
+        "discrepancy", "influence-cost", "influence-vectors",
     }  # fmt: skip
     assert all(summary_of(entry) for entry in entries("studies").values())
 

@@ -59,6 +59,26 @@ def test_what_a_result_has_beside_its_summary_is_shown(typed: Typed) -> None:
     ]  # fmt: skip
 
 
+# --- methods together ---------------------------------------------------------------------------
+
+
+def test_what_becomes_of_methods_together_is_one_line(typed: Typed, tmp_path: Path) -> None:
+    code, said, told = typed("show", "composition", "fedavgm+scaffold")
+    assert (code, told, said.count("\n")) == (0, "", 1)
+    assert said.startswith("fedavgm+scaffold: refused: fedavgm and scaffold both ")
+    code, said, told = typed("show", "composition", "fedavg+nobody")
+    assert (code, said, told.count("\n")) == (1, "", 1)
+    assert mentions(told, "unknown method 'nobody'")
+    code, _, told = typed("show", "composition", "fedavg+qsgd", "--set", "clients=9")
+    assert code == 1 and mentions(told, "--suite")
+    code, said, told = typed("show", "composition", "fedavg", "--suite", "nowhere")
+    assert (code, said) == (1, "") and mentions(told, "unknown suite 'nowhere'")
+    asked = ("show", "composition", "qsgd", "-s", "noisy-noniid", "--dataset", "fashion-mnist")
+    code, said, told = typed(*asked)
+    assert (code, said, told.count("\n")) == (1, "", 1), "its files are not there"
+    assert [*tmp_path.rglob("*")] == [], "nothing is written"
+
+
 # --- a suite before it is run -------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The order of hooks in the drawings of `core/hookspecs.py` and docs/hooks.md is that of a run."""
+"""The order of hooks in the drawing of `core/hookspecs.py` is that of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from toy import composition
 
 from flbench.core import hookspecs
 from flbench.core.hookspecs import hookimpl
+from flbench.core.types import STAGE_KINDS
 from flbench.engine.options import EngineOptions
 from flbench.run.runner import execute
 from flbench.run.spec import RunSpec
 from flbench.testing.small_run import small_dataset, small_suite
 
 HOOKS = [name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")]
-PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 
 
 def tracer(asked: list[str]) -> object:
@@ -65,7 +65,13 @@ def test_the_order_of_hooks_is_the_traced_one(tmp_path: Path) -> None:
     )
     execute(spec, lambda name, root: small_dataset(samples=108))
     assert asked == drawn(hookspecs.__doc__ or "")
-    page = PAGE.read_text(encoding="utf-8")
-    (drawing,) = re.findall(r"```text\n(.+?)```", page, re.DOTALL)
-    assert asked == drawn(drawing)
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (loop,) = re.findall(r"```text\n(State.+?)```", page, re.DOTALL)
+    one_round = asked[asked.index("plan") : asked.index("round_finished")]
+    assert re.findall(rf"\b(?:{'|'.join(HOOKS)})\b", loop) == [
+        one.partition(" ")[0] for one in one_round
+    ]
+    for kind, about in STAGE_KINDS.items():
+        (named,) = re.findall(rf'(not )?"{kind}"', loop) or ["not "]
+        assert bool(named) != about.aggregates, kind
     assert set(HOOKS) == {one.partition(" ")[0] for one in asked}, "every hook is in the drawing"

@@ -16,11 +16,11 @@ import pytest
 import typer
 from architecture_map import page as architecture
 from arguments_page import page as arguments_page
-from compositions_page import STUDY as COMPOSITIONS
-from compositions_page import page as compositions_page
 from interval_coverage_page import page as interval_coverage_page
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
+from reference_pages import PAGES as REFERENCE_PAGES
+from reference_pages import page as reference_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
@@ -128,6 +128,35 @@ def test_every_command_has_a_row() -> None:
     assert sorted(re.findall(r"[a-z]+", " ".join(rows))) == sorted(group.commands)
 
 
+def test_what_the_readme_counts_is_there() -> None:
+    counts = re.findall(r"\b(\d+) (methods|suites) are included", README)
+    assert [kind for _, kind in counts] == ["methods", "suites"]
+    for number, kind in counts:
+        ours = [one for one in entries(kind).values() if one.distribution == "flbench"]
+        assert int(number) == len(ours), kind
+    (word,) = re.findall(r"tables of (\w+) papers", README)
+    papers = [path for path in (ROOT / "docs" / "papers").glob("*.md")]
+    assert len(papers) == len(entries("papers")) == {"four": 4, "five": 5}[word]
+    (size,) = re.findall(r"files of the clone take (\d+) MB", README)
+    git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if git.returncode == 0:  # an archive of the source is no clone
+        paths = [ROOT / name for name in git.stdout.decode().split("\0") if name]
+        tracked = sum(path.stat().st_size for path in paths if path.is_file())
+        assert 0.75 < tracked / 1e6 / int(size) < 1.25
+    figures = re.findall(r"!\[.+\]\((.+)\)", README)
+    assert figures and all((ROOT / path).is_file() for path in figures)
+
+
+def test_the_readme_and_the_long_pages_are_short() -> None:
+    """Words as `wc -w` counts them; of the architecture without its map."""
+    read = {name: (ROOT / "docs" / name).read_text() for name in ("architecture.md", "hooks.md")}
+    _, _, after = read["architecture.md"].partition("```text\n")
+    hooks = read["hooks.md"] + (ROOT / "docs" / "reference" / "hooks.md").read_text()
+    assert len(README.split()) <= 700
+    assert len(after.partition("```")[2].split()) <= 2600
+    assert len(hooks.split()) <= 5000
+
+
 def test_the_first_result_is_that_of_a_run() -> None:
     """The table in the README against a committed result of the same run."""
     cells = re.findall(
@@ -158,6 +187,20 @@ def test_the_page_of_arguments_is_that_of_the_docstrings() -> None:
         assert f"\n`{name}(" in found
 
 
+@pytest.mark.parametrize("name", REFERENCE_PAGES)
+def test_the_reference_is_that_of_the_docstrings(name: str) -> None:
+    found = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    assert found == reference_page(name), "type: python docs/tools/reference_pages.py"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import flbench
+
+    pages = "".join((ROOT / "docs/reference" / one).read_text() for one in ("api.md", "toolbox.md"))
+    names = [name for name in flbench.__all__ if not name.startswith("__")]
+    assert [name for name in names if f"`fl.{name}`" not in pages] == []
+
+
 def test_the_page_of_unreliable_clients_is_that_of_its_study() -> None:
     found = (ROOT / "docs" / "unreliable-clients.md").read_text(encoding="utf-8")
     assert found == unreliable_clients_page(json.loads(STUDY.read_text(encoding="utf-8"))["rows"])
@@ -173,11 +216,6 @@ def test_the_page_of_coverage_is_that_of_its_simulation() -> None:
 def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
     found = (ROOT / "docs" / "planted-bugs.md").read_text(encoding="utf-8")
     assert found == planted_bugs_page()
-
-
-def test_the_page_of_compositions_is_that_of_its_study() -> None:
-    found = (ROOT / "docs" / "compositions.md").read_text(encoding="utf-8")
-    assert found == compositions_page(json.loads(COMPOSITIONS.read_text(encoding="utf-8"))["rows"])
 
 
 @pytest.mark.slow
@@ -204,11 +242,43 @@ def test_the_map_of_modules_is_that_of_the_tree() -> None:
     assert "  federation/     build  feature_scale  federation  fixed_parts  holdings  " in found
 
 
+def test_what_the_architecture_names_is_there() -> None:
+    """Every package has a row, and every file that is named lies in the core or the repository."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = text.partition("```text\n")[2].partition("```")[2]
+    rows = " ".join(line.split("|")[1] for line in told.splitlines() if line.startswith("| `"))
+    packages = {path.parent.name for path in (ROOT / "flbench").glob("*/__init__.py")}
+    assert packages - set(re.findall(r"`(\w+)`", rows)) == set()
+    homes = (ROOT, ROOT / "flbench", ROOT / "flbench" / "engine")
+    paths = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+\w*)`", told))
+    assert len(paths) > 30
+    lost = {
+        path
+        for path in paths
+        if not any((home / one).exists() for home in homes for one in (path, f"{path}.py"))
+    }
+    assert lost == set()
+
+
 def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "RELEASING.md", *PAGES_OF_DOCS):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            here = page.parent / target
-            assert target.startswith("https://") or here.exists(), f"{page.name}: {target}"
+    """To files, and in pages to their headings."""
+    from flbench.leaderboard.markdown import anchor
+
+    named = [
+        ROOT / name for name in ("README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")
+    ]
+    texts = {
+        page: re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for page in (*named, ROOT / "plugins" / "README.md", *PAGES_OF_DOCS)
+    }
+    for page, text in texts.items():
+        for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+            path, _, part = target.partition("#")
+            here = (page.parent / path).resolve() if path else page
+            assert here.exists(), f"{page.name}: {target}"
+            if part and here in texts:
+                headings = re.findall(r"^#+ (.+)$", texts[here], re.MULTILINE)
+                assert part in map(anchor, headings), f"{page.name}: {target}"
 
 
 def test_every_fault_names_tests_that_exist() -> None:
@@ -256,9 +326,7 @@ PAGES = "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "text", [README, FINDINGS, BOARD["findings.md"]], ids=["readme", "docs", "leaderboard"]
-)
+@pytest.mark.parametrize("text", [FINDINGS, BOARD["findings.md"]], ids=["docs", "leaderboard"])
 def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
     quoted = re.findall(r"\b\d\.\d{4}(?: ± \d\.\d{4})?", text)
     assert len(quoted) >= 8

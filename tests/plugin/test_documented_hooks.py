@@ -1,4 +1,4 @@
-"""The examples of docs/hooks.md, typed and run."""
+"""The examples of docs/hooks.md and docs/client-module.md, typed and run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def documented(name: str) -> Any:
-    """A class of the examples in docs/hooks.md."""
+    """A class of the examples."""
     names: dict[str, Any] = {"dataclass": dataclass, "replace": replace, "torch": torch}
     names["fl"] = flbench
     for code in examples():
@@ -32,9 +32,9 @@ def documented(name: str) -> Any:
 
 
 def examples() -> list[str]:
-    """The Python code of docs/hooks.md."""
-    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    """The Python code of the two pages; that of the first one begins with the imports."""
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("hooks.md", "client-module.md")]
+    return re.findall(r"```python\n(.+?)```", "".join(pages), re.DOTALL)
 
 
 def test_the_memory_of_the_docs_is_one(play_toy: Play) -> None:
@@ -231,7 +231,7 @@ def test_the_plan_of_the_docs_calls_the_faster_half(play_toy: Play) -> None:
 def test_the_modes_of_the_docs_are_those_in_which_functions_are_called(
     play_toy: Play, losses: bool
 ) -> None:
-    """Training mode, gradients taken, inference mode; see the table in docs/hooks.md."""
+    """Training mode, gradients taken, inference mode; see the table in docs/client-module.md."""
     seen: dict[str, set[tuple[bool, bool, bool]]] = {}
 
     def see(function: str, module: flbench.ClientModule) -> None:

@@ -1,6 +1,6 @@
 """Methods of families that no built-in method stands for, by public names and documents alone.
 
-Each is the shortest that does what its paper is about; docs/hooks.md names them.
+Each is the shortest that does what its paper is about; plugins/README.md names them.
 """
 
 from __future__ import annotations
