@@ -95,11 +95,13 @@ PUBLISHING = (
 def _check_list(work: ClaimedWork, facts: Facts) -> list[str]:
     """What artifact evaluation asks for, and what of it is there."""
     with_results = sum(bool(claim.results) for claim in work.claims)
+    runs = sum(len(claim.runs) for claim in work.claims)
     source = f"`{facts.source}`, commit {facts.commit[:12]}" if facts.commit else facts.install
     rows: list[tuple[bool, str, str]] = [
         (True, "documented", "this file"),
         (with_results == len(work.claims), "complete",
-         f"{with_results} of {len(work.claims)} claims have results; the others say why not"),
+         f"{with_results} of {len(work.claims)} claims have results, of {facts.files} of {runs} runs;"
+         " the others say *not run*"),
         (not facts.edited, "source",
          source + (f"; not committed: {', '.join(facts.edited)}" if facts.edited else "")),
         (True, "environment pinned",
