@@ -100,8 +100,8 @@ def _check_list(work: ClaimedWork, facts: Facts) -> list[str]:
     rows: list[tuple[bool, str, str]] = [
         (True, "documented", "this file"),
         (with_results == len(work.claims), "complete",
-         f"{with_results} of {len(work.claims)} claims have results, of {facts.files} of {runs} runs;"
-         " the others say *not run*"),
+         f"{with_results} of {len(work.claims)} claims have results, of {facts.files} of {runs}"
+         " runs; the others say *not run*"),
         (not facts.edited, "source",
          source + (f"; not committed: {', '.join(facts.edited)}" if facts.edited else "")),
         (True, "environment pinned",
