@@ -147,6 +147,11 @@ class Suite(BaseModel):
     name: str = Field(description="name of the suite")
     version: PositiveCount = Field(description="raised whenever a number can change")
     summary: Annotated[str, DESCRIBES] = Field(description="one line")
+    title: Annotated[str, DESCRIBES] = Field(
+        default="",
+        description="who the clients are, in a few words, such as 'five groups': the leaderboard"
+        " says them after the data set",
+    )
     changes: Annotated[dict[str, str], DESCRIBES] = Field(
         default={}, description="changelog: version -> one line"
     )

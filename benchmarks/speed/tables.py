@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md: a pure function of the JSON files that the parts write."""
+"""The tables of leaderboard/speed/README.md: a pure function of the files of the parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTS = (
     "startup", "workers", "w0", "lanes", "seeds", "w1", "w2", "w3", "personal", "w4", "everybody",
     "w5", "w6", "w7", "w8", "w9", "options", "accuracy",
 )  # fmt: skip
-PAGE = Path("docs/performance.md")
+PAGE = Path("leaderboard/speed/README.md")
 BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"
 NO_TABLES = "Nothing was measured yet: `flbench speed` does it.\n"
 

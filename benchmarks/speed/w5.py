@@ -10,7 +10,7 @@ from pathlib import Path
 from .interleaved import Row, single_thread_environment
 from .part import PartRequest
 
-TITLE = "W5: where the time goes: the main job, and all methods on the same suite"
+TITLE = "W5: where the time goes: the main job, and several methods on the same suite"
 GOAL = "everything but training, evaluation, scoring and aggregation below 5 % of a run"
 WORK = {
     "training": ("train",),

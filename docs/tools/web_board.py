@@ -12,6 +12,7 @@ from repository_links import copy
 from sphinx.application import Sphinx
 
 from flbench.leaderboard.audited import with_audits
+from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.html import PAGE, html
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.table import Link, Table, tables
@@ -67,7 +68,7 @@ def write_board(app: Sphinx, error: Exception | None) -> None:
         return
     board, site = Path(app.srcdir) / BOARD, Path(app.outdir)
     results, log = board / "results", board / LOG
-    found = on_site(with_audits(linked(tables(results), board), log))
+    found = on_site(with_audits(linked(with_headings(tables(results)), board), log))
     files = html(found, f"../files/{BOARD}/results", read_audits(log))
     for name, data in files.items():
         path = site / PurePosixPath(PLACE).parent / name

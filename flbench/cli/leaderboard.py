@@ -79,12 +79,12 @@ def _check(
     found: Mapping[str, Sequence[str]], results: Path, out: Path, suites: Sequence[str]
 ) -> None:
     """Refuse what is not as it should be; files of the overview may be older, which is said."""
-    from flbench.leaderboard.build import is_overview
+    from flbench.leaderboard.build import may_be_older
 
     wrong = {
         what: some
         for what, names in found.items()
-        if (some := [name for name in names if not is_overview(name)])
+        if (some := [name for name in names if not may_be_older(out, name)])
     }
     if wrong:
         changed = "; ".join(f"{what}: {_shortened(names)}" for what, names in wrong.items())
@@ -107,6 +107,7 @@ def _html(results: Path, out: Path, check: bool) -> None:
     """Write the web page and its tables, or check that they are current."""
     from flbench.leaderboard.audited import with_audits
     from flbench.leaderboard.build import differences
+    from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.html import FOLDER, PAGE, START, html
     from flbench.leaderboard.links import linked
     from flbench.leaderboard.table import tables
@@ -114,7 +115,7 @@ def _html(results: Path, out: Path, check: bool) -> None:
     from flbench.results.files import write_atomically
 
     log = results.parent / LOG
-    found = with_audits(linked(tables(results), out), log)
+    found = with_audits(linked(with_headings(tables(results)), out), log)
     way = Path(os.path.relpath(results, out)).as_posix()
     files = html(found, way, read_audits(log))
     unlike = differences(out, files, whole=False)

@@ -83,6 +83,7 @@ def submit(
 def _changes(base: str, results: Path) -> list[str]:
     """What changes on the leaderboard from a revision, or another folder, to these results."""
     from flbench.leaderboard.changes import changes
+    from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.table import tables
     from flbench.results.audits import LOG, added_lines
     from flbench.results.files import real_path
@@ -93,7 +94,8 @@ def _changes(base: str, results: Path) -> list[str]:
 
     def both(before: Path, log: bytes) -> list[str]:
         said = added_lines(log, log_of(results))
-        lines = [*changes(tables(before), tables(results)), *(["", said] if said else [])]
+        now = with_headings(tables(results))
+        lines = [*changes(with_headings(tables(before)), now), *(["", said] if said else [])]
         return [*lines, *_imitating(before, results)]
 
     if Path(base).is_dir():

@@ -38,6 +38,8 @@ CIFAR10_SCALE = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 CIFAR100_SCALE = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 """Mean and standard deviation of red, green and blue over the training part, as published."""
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+MEDIUM = "pictures"
 ABOUT = {
     name: DatasetInfo(
         source="A. Krizhevsky, 2009, www.cs.toronto.edu/~kriz/cifar.html",

@@ -34,6 +34,11 @@ from flbench.federation.loading import load_dataset
 DOMAINS = 4
 WRITERS = 50
 
+TITLES = {
+    "rotated": "{}, rotated",
+    "label-swap": "{}, labels swapped",
+    "writers": "{} by made-up writers",
+}
 ABOUT = {
     name: DatasetInfo(
         source="computed from another data set",

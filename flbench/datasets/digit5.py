@@ -51,6 +51,8 @@ KEPT = {False: 5_000, True: 9_000}
 """Largest number of samples of a domain's training part (False) and test part (True)."""
 FOLDERS = {"mnist-m": "mnist_m", "synth-digits": "synth_digits"}
 FORM = "one .npz file (x, y; or x_train, y_train, x_test, y_test) or a folder of images per digit"
+TITLES = {"mnist-m": "MNIST-M", "synth-digits": "SynthDigits", "digit-5": "Digit-5"}
+MEDIUM = "pictures"
 ABOUT = {
     "mnist-m": DatasetInfo(
         source="Y. Ganin, V. Lempitsky, ICML 2015",

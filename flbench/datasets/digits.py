@@ -22,6 +22,12 @@ from torch import Tensor
 from flbench.core.dataset import Dataset, DatasetInfo
 
 Values = npt.NDArray[Any]
+TITLES = {
+    "digits": "Digits",
+    "digit-attributes": "Attributes of digits",
+    "digits-shift": "Digits in five domains",
+}
+MEDIUM = "digits"
 ABOUT = {
     "digits": DatasetInfo(
         source="E. Alpaydin, C. Kaynak, UCI Optical Recognition of Handwritten Digits, test part",

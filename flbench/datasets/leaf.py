@@ -34,6 +34,7 @@ from flbench.results.files import read_bounded, user_path
 
 LARGEST = 2**31
 """Bytes of a file."""
+NATURAL = True
 ABOUT = {
     "leaf": DatasetInfo(
         source="Caldas et al. 2018, leaf.cmu.edu; or yours in its format",

@@ -24,6 +24,8 @@ BINS = 800
 SIZE = 64
 MATS = tuple(f"{SURF}/{name}.mat" for name in ("amazon", "caltech10", "dslr", "webcam"))
 SOURCE = "B. Gong, Y. Shi, F. Sha, K. Grauman, CVPR 2012"
+TITLES = {"office-caltech": "Office-10", "office-surf": "Office-10 as SURF histograms"}
+MEDIUM = "pictures"
 ABOUT = {
     "office-caltech": DatasetInfo(
         source=SOURCE,

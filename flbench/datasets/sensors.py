@@ -22,6 +22,8 @@ SIGNS = np.array([[1, 1, 1], [-1, 1, -1], [1, -1, -1], [-1, -1, 1]])
 """Of each make, for the last three inputs."""
 NOISE = 0.5
 """Deviation of what no input explains."""
+TITLES = {"sensors": "Sensors"}
+MEDIUM = "tables"
 ABOUT = {"sensors": DatasetInfo(source="generated", licence="MIT", samples=SAMPLES)}
 
 

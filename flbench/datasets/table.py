@@ -69,6 +69,8 @@ LABEL, RESERVED = "label", ("client", "split")
 OPTIONS = ("label", "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
 
 

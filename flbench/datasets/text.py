@@ -38,6 +38,14 @@ LARGEST = 2**30
 CONTEXT = 64
 GPT2_FILES = ("gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt")
 
+TITLES = {
+    "nordic": "Nordic text",
+    "nordic-gpt2": "Nordic text in GPT-2's words",
+    "oscar": "OSCAR",
+    "text": "Text",
+    "bigrams": "Generated languages",
+}
+MEDIUM = "text"
 ABOUT = {
     "nordic": DatasetInfo(
         source="Norwegian, Swedish and Danish text, one UTF-8 file per language",

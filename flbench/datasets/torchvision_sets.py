@@ -31,6 +31,8 @@ SCALES = {
 }
 """Mean and standard deviation of the training part's pixels in 0..1, as commonly published."""
 
+TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "usps": "USPS", "svhn": "SVHN"}
+MEDIUM = "pictures"
 ABOUT = {
     "mnist": DatasetInfo(
         source="Y. LeCun, C. Cortes, C. Burges, yann.lecun.com/exdb/mnist",

@@ -8,18 +8,24 @@ computed over the tables that hold all of them (`flbench.leaderboard.statistics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 import numpy as np
 
+from flbench.leaderboard.kinds import by_kind, judged_alike
+from flbench.leaderboard.resampling import (
+    TableErrors,
+    bootstrap,
+    drawn_units,
+    improvability,
+    mean_over_suites,
+)
 from flbench.leaderboard.statistics import DIGITS, Block, blocks
-from flbench.leaderboard.table import Table, TableRow
+from flbench.leaderboard.table import Table, TableRow, client_headlines
 from flbench.metrics import TIME, Floats
 from flbench.tasks import TASKS, Task
 
-REPLICATES = 2000
-SEED = 20260101
 SAME_WORK = 1.5
 """A margin for the noise of wall times: up to this factor they are taken to be the same work."""
 DEFAULTS, EQUAL_WORK = "at defaults", "at equal work"
@@ -34,7 +40,8 @@ MEANINGS = (
     "Improvability, per cent: how far the error of the best of the methods is below that of the"
     " method, on common seeds, mean over the tables of a suite, then over suites. Lower is better,"
     " 0 = the best in every table. The intervals are from resampled suites and seeds; few suites"
-    " make them rather short.",
+    " make them rather short. Of a table with one or two seeds, which say nothing about others, its"
+    " clients are resampled within these seeds, the same ones for all methods.",
     "Work: local epochs over those of one cohort in every round; ~ = estimated from wall time.",
     "Seconds, MB/client, simulated seconds and Wh: of a run, mean over the tables. - = not known in"
     " some table.",
@@ -96,11 +103,8 @@ class Track:
 
 
 def contenders(table: Table) -> dict[str, TableRow]:
-    """The rows of a table that count across suites, by method: at defaults, and no reference.
-
-    None of a suite whose place another one takes.
-    """
-    return {row.method: row for row in table.compared if row.default and not table.superseded_by}
+    """The rows of a table that count across suites, by method: at defaults, and no reference."""
+    return {row.method: row for row in table.compared if row.default}
 
 
 def tracks(found: Sequence[Table]) -> list[Track]:
@@ -144,28 +148,33 @@ def _by_row(
 
 def ranked_blocks(found: Sequence[Table]) -> list[Block]:
     """The blocks of the methods at defaults."""
-    return next((one.blocks for one in tracks(_whole(found)) if one.name == DEFAULTS), [])
-
-
-def _whole(found: Sequence[Table]) -> list[Table]:
-    """The tables in which all clients train, of suites whose place no other takes.
-
-    The others are there to compare newcomers, or for what was said of them.
-    """
-    return [table for table in found if not table.joins_late and not table.superseded_by]
+    return next((one.blocks for one in tracks(judged_alike(found)) if one.name == DEFAULTS), [])
 
 
 def parts_of(found: Sequence[Table]) -> list[PageTable]:
     """All that compares methods across tables."""
-    found = _whole(found)
+    found = judged_alike(found)
     made = tracks(found)
     if len(found) < 2 or not made:
         return []
-    parts = [_overview(made, [task.name for task in tasks_of(found)])]
+    parts = [_overview(made, [task.name for task in tasks_of(found)]), *of_kinds(found)]
     for track in made:
         for block in track.blocks[: None if track.name == DEFAULTS else 1]:
             parts += standings(found, track, block)
     return [*parts, *against_anchor(found)]
+
+
+def of_kinds(found: Sequence[Table]) -> list[PageTable]:
+    """The methods at defaults on the tables of each kind of federation, where there are several."""
+    shown = [one.tables for one in ranked_blocks(found)]
+    parts = []
+    for kind, own in by_kind(found).items():
+        for track in [one for one in tracks(own) if one.name == DEFAULTS]:
+            for block in track.blocks[:1]:
+                if block.tables not in shown:  # or it is that of all tables, which follows
+                    name = f"{kind[0].upper()}{kind[1:]}"
+                    parts += standings(own, replace(track, name=name), block)
+    return parts
 
 
 def tasks_of(found: Sequence[Table]) -> list[Task]:
@@ -198,48 +207,6 @@ def _overview(made: Sequence[Track], tasks: Sequence[str]) -> PageTable:
         tuple(map(line, made)),
         MEANINGS if tasks == ["classes"] else (*MEANINGS, OF_TASKS),
     )
-
-
-def improvability(errors: Floats) -> Floats:
-    """How much lower the error of the best is, in per cent of a method's own error.
-
-    100 (error - lowest error) / error; 0 for the best.
-
-    Args:
-        errors: shape (..., methods).
-    """
-    excess = errors - errors.min(axis=-1, keepdims=True)
-    found: Floats = 100 * np.divide(excess, errors, out=np.zeros_like(errors), where=excess > 0)
-    return found
-
-
-def mean_over_suites(values: Mapping[str, Sequence[Floats]]) -> Floats:
-    """Mean of a number over the tables of each suite, and over suites."""
-    of_suites = [np.mean(tables, axis=0) for tables in values.values()]
-    found: Floats = np.mean(of_suites, axis=0)
-    return found
-
-
-def bootstrap(errors: Mapping[str, Sequence[Floats]], replicates: int = REPLICATES) -> Floats:
-    """Mean improvability over resampled suites and seeds, shape (replicates, methods).
-
-    As many suites as there are are drawn with replacement; for each of them, and each of its
-    tables, as many seeds as there are. The best method is looked for in each draw. Always the same
-    draws: the stream of numpy's `RandomState` is frozen.
-
-    Args:
-        errors: suite -> for each of its tables the error of every seed, shape (seeds, methods).
-    """
-    draw = np.random.RandomState(SEED)
-    chosen = draw.randint(len(errors), size=(replicates, len(errors)))
-    total: Floats = np.zeros((replicates, next(iter(errors.values()))[0].shape[1]))
-    for place, tables in enumerate(errors.values()):
-        for slot in range(len(errors)):
-            at = np.flatnonzero(chosen[:, slot] == place)
-            for table in tables:
-                seeds = draw.randint(len(table), size=(len(at), len(table)))
-                total[at] += improvability(table[seeds].mean(axis=1)) / len(tables)
-    return total / len(errors)
 
 
 def wins(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> dict[tuple[str, str], Floats]:
@@ -279,13 +246,13 @@ class _Shared:
     headline: str
     rows: list[Mapping[str, TableRow]]
     scores: Mapping[str, Mapping[str, ScoreBySeed]]
-    errors: dict[str, list[Floats]]
+    errors: dict[str, list[TableErrors]]
 
 
 def _shared(found: Sequence[Table], track: Track, block: Block) -> _Shared:
     methods = sorted(block.ranks)
     rows, own_scores = [], {}
-    errors: dict[str, list[Floats]] = {}
+    errors: dict[str, list[TableErrors]] = {}
     for table in found:
         if table.title not in block.tables:
             continue
@@ -294,15 +261,29 @@ def _shared(found: Sequence[Table], track: Track, block: Block) -> _Shared:
         if seeds:
             rows.append(track.rows[table.title])
             own_scores[table.title] = dict(zip(methods, scores, strict=True))
-            best = table.task.score(table.task.best)
-            values = np.array([[best - one[seed] for one in scores] for seed in seeds])
-            errors.setdefault(table.suite, []).append(np.round(values, DIGITS))
+            drawn = track.rows[table.title] if track.name != EQUAL_WORK else {}
+            own = table_errors(
+                table.task, scores, seeds, [drawn[name] for name in methods if drawn]
+            )
+            errors.setdefault(table.suite, []).append(own)
     anchors = {_anchor(own) for own in rows}
     anchor = anchors.pop() if len(anchors) == 1 else ""
     suites = {table.suite for table in found if table.title in block.tables}
     anchor = anchor if anchor in methods else ""
     headline = headline_of([table for table in found if table.title in block.tables])
     return _Shared(methods, suites, anchor, headline, rows, own_scores, errors)
+
+
+def table_errors(
+    task: Task, scores: Sequence[ScoreBySeed], seeds: Sequence[int], rows: Sequence[TableRow]
+) -> TableErrors:
+    """The errors of methods on the seeds of a table, and of their clients if there are rows."""
+    best = task.score(task.best)
+    values = np.array([[best - one[seed] for one in scores] for seed in seeds])
+    known = [client_headlines(row) for row in rows]
+    of_clients = [np.stack([best - task.score(one[seed]) for one in known], -1)
+                  for seed in seeds if known]  # fmt: skip
+    return TableErrors(np.round(values, DIGITS), tuple(np.round(one, DIGITS) for one in of_clients))
 
 
 def _anchor(rows: Mapping[str, TableRow]) -> str:
@@ -316,7 +297,7 @@ def standings(found: Sequence[Table], track: Track, block: Block) -> list[PageTa
         return []
     points = mean_over_suites(
         {
-            suite: [improvability(one.mean(axis=0)) for one in tables]
+            suite: [improvability(one.by_seed.mean(axis=0)) for one in tables]
             for suite, tables in shared.errors.items()
         }
     )
@@ -328,7 +309,7 @@ def standings(found: Sequence[Table], track: Track, block: Block) -> list[PageTa
 
 def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) -> PageTable:
     """A line for each method of a block, the best first."""
-    draws = bootstrap(shared.errors)
+    draws, drawn = bootstrap(shared.errors), drawn_units(shared.errors)
     ends = np.percentile(draws, (2.5, 97.5), axis=0)
     place = {name: at for at, name in enumerate(shared.methods)}
     anchor, base = shared.anchor, place.get(shared.anchor)
@@ -352,12 +333,12 @@ def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) 
         less, limits = "", ""
         if against is not None and base is not None and at != base:
             less = f"{points[at] - points[base] + 0.0:+.1f}"
-            limits = f"{against[0, at]:+.1f} to {against[1, at]:+.1f}"
+            limits = f"{against[0, at]:+.1f} to {against[1, at]:+.1f}" if drawn else ""
         return (
             name,
             f"{block.ranks[name]:.2f}",
             f"{points[at]:.1f}",
-            f"{ends[0, at]:.1f} to {ends[1, at]:.1f}",
+            f"{ends[0, at]:.1f} to {ends[1, at]:.1f}" if drawn else "",
             *((less, limits) if against is not None else ()),
             *(cells[at] for _, cells in costs),
         )
@@ -374,7 +355,8 @@ def _improvability(track: Track, block: Block, shared: _Shared, points: Floats) 
         f" Friedman's statistic is {block.statistic:.2f} (p = {block.p:.2g}); average ranks that"
         f" differ by less than {block.distance:.2f}, Nemenyi's critical difference at 5 %, cannot"
         " be told apart."
-        + (f" To {anchor}: improvability less that of {anchor}; below 0 is better." if gap else ""),
+        + (f" To {anchor}: improvability less that of {anchor}; below 0 is better." if gap else "")
+        + (f" Intervals: over resampled {drawn}." if drawn else " Too few seeds for intervals."),
         ("method", "average rank", "improvability", "95 % interval", *to_anchor,
          *(heading for heading, _ in costs)),
         tuple(line(name) for name in order),

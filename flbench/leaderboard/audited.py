@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flbench.leaderboard.grouping import ResultGroup
+from flbench.leaderboard.grouping import ResultGroup, cores_of
 from flbench.leaderboard.table import Table, TableRow, cohort_epochs
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import loaded_source, source_hash
@@ -69,6 +69,7 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
     """
     audits = read_audits(log)
     runs, known, begun = {one.run for one in audits}, latest(audits), latest_part(audits)
+    current = newest_cores(audits)
 
     def audited(row: TableRow) -> TableRow:
         of_row = [one for one in row.results if run_key(one) in runs]
@@ -78,9 +79,20 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
         work, counted = work_by_audits(row, whole)
         agreed = frozenset(seed for seed, audit in whole.items() if audit.agrees)
         said = last_audit(row, whole, parts)
-        return replace(row, last_audit=said, audited=agreed, work=work, counted=counted)
+        cores = {*cores_of(row.results), *(one.core for one in whole.values() if one.agrees)}
+        old = bool(current) and cores.isdisjoint(current)
+        return replace(
+            row, last_audit=said, audited=agreed, work=work, counted=counted, old_core=old
+        )
 
     return [replace(table, rows=tuple(map(audited, table.rows))) for table in found]
+
+
+def newest_cores(audits: Sequence[Audit]) -> set[str]:
+    """The cores that made the audits of the last day on which one is named; none before."""
+    named = [(one.date, one.core) for one in audits if one.core is not None]
+    last = max((date for date, _ in named), default="")
+    return {core for date, core in named if date == last}
 
 
 def work_by_audits(row: TableRow, whole: Mapping[int, Audit]) -> tuple[float | None, bool]:

@@ -9,11 +9,13 @@ from pathlib import Path
 from flbench.errors import UserError
 from flbench.leaderboard.across import parts_of, ranked_blocks
 from flbench.leaderboard.audited import with_audits
+from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.kept_figures import KeptFigures
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.pages import MARK, index, overview, page_of, suite_page
 from flbench.leaderboard.table import is_alone, tables, tables_of
 from flbench.leaderboard.table_figures import SHOWCASE, Drawing, across, drawings, showcase
+from flbench.leaderboard.who_wins import who_wins
 from flbench.results.audits import LOG
 from flbench.results.files import slug
 
@@ -36,7 +38,7 @@ def board(
 
     The log of audits is read too, which lies beside the folder of the results.
 
-    All files; or, if suites are named, the index and what belongs to these suites. If figures are
+    All files; or, if suites are named, what belongs to these suites. If figures are
     not drawn, pages show those that lie in `out` already. With `drawn`, a figure that would be
     drawn from the same as before is taken from the folder.
 
@@ -44,7 +46,7 @@ def board(
         UserError: files that cannot be read, or cannot share a table; or suites, a page; or a suite
             is named that has no results.
     """
-    found = tables(results)
+    found = with_headings(tables(results))
     shown = with_audits(linked(tables_of(found, suites, results), out), results.parent / LOG)
     files: dict[str, bytes] = {}
 
@@ -70,14 +72,14 @@ def board(
             )
         pictures = {one.title: there(drawings(one, is_alone(one, found))) for one in own}
         files[page_of(suite)] = suite_page(own, way, pictures).encode()
-    findings = out / FINDINGS
-    text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
-    files[INDEX] = index(found, text).encode()
     if not suites:
+        findings, wins = out / FINDINGS, who_wins(shown)
+        text = findings.read_text(encoding="utf-8") if findings.is_file() else ""
+        files[INDEX] = index(shown, text, wins).encode()
         ranked = ranked_blocks(shown)
         count = sum(len(row.results) for table in shown for row in table.rows)
         pictures_of_all = there([*across(ranked), *showcase(shown)])
-        files[OVERVIEW] = overview(shown, parts_of(shown), pictures_of_all, count).encode()
+        files[OVERVIEW] = overview(shown, parts_of(shown), pictures_of_all, count, wins).encode()
     return dict(sorted(files.items()))
 
 
@@ -86,7 +88,18 @@ def is_overview(name: str) -> bool:
 
     Such files are generated again after rows have been added, not with each of them.
     """
-    return name == OVERVIEW or ("--" not in name and name.endswith(".svg"))
+    return name in (INDEX, OVERVIEW) or ("--" not in name and name.endswith(".svg"))
+
+
+def may_be_older(out: Path, name: str) -> bool:
+    """Whether a file may be one of the overview from before some rows, which nobody wrote over."""
+    page = out / name
+    by_hand = page.suffix == ".md" and page.is_file() and MARK not in _head(page)
+    return is_overview(name) and not by_hand
+
+
+def _head(page: Path) -> str:
+    return page.read_text(encoding="utf-8", errors="replace")[:HEAD]
 
 
 def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -> list[str]:
@@ -95,11 +108,7 @@ def _leftovers(out: Path, files: Mapping[str, bytes], suites: Collection[str]) -
     If suites are named, their figures alone: a table has another name when its suite gets another.
     `one--more` is a suite of its own beside `one`, if it has a page.
     """
-    found = [
-        path
-        for path in sorted(() if suites else out.glob("*.md"))
-        if MARK in path.read_text(encoding="utf-8", errors="replace")[:HEAD]
-    ]
+    found = [path for path in sorted(() if suites else out.glob("*.md")) if MARK in _head(path)]
     of_all = ("*--*.svg", "critical-difference*.svg", SHOWCASE)
     for pattern in [f"{slug(suite)}--*.svg" for suite in suites] or of_all:
         found += sorted((out / FIGURES).glob(pattern))

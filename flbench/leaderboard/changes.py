@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from flbench.leaderboard.markdown import ends_text, escaped, grid, titled
 from flbench.leaderboard.pages import page_of
-from flbench.leaderboard.statistics import share_letter
+from flbench.leaderboard.statistics import DIGITS, share_letter
 from flbench.leaderboard.table import Table, TableRow
 
 MOST = 10
@@ -31,7 +31,7 @@ def changes(before: Sequence[Table], after: Sequence[Table]) -> list[str]:
         if section := _section(old, new):
             table = new or old
             assert table is not None, "the key is of one of them"
-            lines += ["", f"### {titled(table.title)}", "", *section]
+            lines += ["", f"### {escaped(table.heading) or titled(table.title)}", "", *section]
             pages[page_of(key[0])] = None
     if not lines:
         return ["No row of the leaderboard changes."]
@@ -55,6 +55,7 @@ def _section(old: Table | None, new: Table | None) -> list[str]:
         ("before", False),
         ("now", False),
         (f"change{better}", False),
+        (f"place by {task.heading}", False),
         ("rank", False),
         ("cannot be told apart from", True),
     )
@@ -73,8 +74,10 @@ def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> li
     row = now or was
     assert row is not None, "it is in one of them"
     alike: list[str] = []
+    place = ""
     if now is not None and table is not None:
         of_kind = table.tuned if now.tuning else table.main
+        place = _place(now, of_kind)
         alike = [
             escaped(one.name)
             for one in of_kind
@@ -87,9 +90,19 @@ def _line(was: TableRow | None, now: TableRow | None, table: Table | None) -> li
         _headline(was),
         _headline(now),
         f"{now.mean - was.mean:+.4f}" if was and now else "",
+        place,
         _rank(now),
         _listed(alike),
     ]
+
+
+def _place(row: TableRow, of_kind: Sequence[TableRow]) -> str:
+    """Its place by the mean headline among rows of its kind that are no reference."""
+    if row.reference or row.outdated:
+        return ""
+    peers = [one for one in of_kind if one.budget == row.budget and not one.reference]
+    gains = [round(row.task.gain(one.mean, row.mean), DIGITS) for one in peers]
+    return f"{1 + sum(gain > 0 for gain in gains)} of {len(peers)}"
 
 
 def _headline(row: TableRow | None) -> str:

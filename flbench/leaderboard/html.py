@@ -18,10 +18,14 @@ from typing import Any
 
 from flbench.leaderboard.across import PageTable, parts_of
 from flbench.leaderboard.grouping import cells_of
+from flbench.leaderboard.kinds import by_kind
 from flbench.leaderboard.markdown import ShownRows, rows_shown, settings_text
 from flbench.leaderboard.pages import how_to_read
 from flbench.leaderboard.row_details import AUDITS, details, runs_of
+from flbench.leaderboard.signs import LEGEND, signs_of
 from flbench.leaderboard.table import Table, TableRow
+from flbench.leaderboard.who_wins import WhoWins, who_wins
+from flbench.leaderboard.who_wins_html import kind_id, who_wins_html
 from flbench.results.audits import Audit
 from flbench.results.files import slug
 
@@ -79,24 +83,36 @@ def html(
     by_run: dict[str, list[Audit]] = {}
     for one in audits:
         by_run.setdefault(one.run, []).append(one)
-    sections = [_section(table, results, by_run) for table in found]
+    kinds = {
+        kind: [_section(table, results, by_run) for table in own]
+        for kind, own in by_kind(found).items()
+    }
     parts = _parts(parts_of(found))
     files = {
         one.file: START + f"{_json(one.name)},{_json(one.data)});\n".encode()
-        for one in (*sections, *parts)
+        for one in (*(one for own in kinds.values() for one in own), *parts)
     }
-    files[PAGE] = _page(sections, parts, how_to_read(found)).encode()
+    files[PAGE] = _page(kinds, parts, how_to_read(found), who_wins(found)).encode()
     return dict(sorted(files.items()))
 
 
-def _page(sections: Sequence[Section], parts: Sequence[Section], how: str) -> str:
+def _page(
+    kinds: Mapping[str, Sequence[Section]],
+    parts: Sequence[Section],
+    how: str,
+    wins: WhoWins | None,
+) -> str:
     style, script = _asset("page.css"), _asset("page.js")
+    sections = [one for own in kinds.values() for one in own]
+    legend = "; ".join(f"{sign} {text}" for sign, text in LEGEND.items())
     return Template(_asset("page.html")).substitute(
         style=style,
         style_hash=csp_source(style),
+        wins=who_wins_html(wins) if wins else "<p>Too few methods share a table.</p>",
         how=_marked(how),
+        legend=escape(legend),
         filters="\n".join(_filters(sections)),
-        tables="\n".join(map(_closed, sections)),
+        tables="\n".join(_tables_of(kind, own) for kind, own in kinds.items()),
         across="\n".join(map(_closed, parts)),
         names=_json(_names(sections)),
         script=script,
@@ -143,6 +159,17 @@ def _filters(sections: Sequence[Section]) -> list[str]:
     return [*lines, "</form>"]
 
 
+def _tables_of(kind: str, sections: Sequence[Section]) -> str:
+    """The tables of a kind, which are shown when it is opened."""
+    count = f"{len(sections)} table{'' if len(sections) == 1 else 's'}"
+    return (
+        f'<details class="kind" id="{escape(kind_id(kind))}"><summary><h2>'
+        f'{escape(kind[:1].upper() + kind[1:])}</h2> <span class="dim">{count}</span></summary>\n'
+        + "\n".join(map(_closed, sections))
+        + "\n</details>"
+    )
+
+
 def _closed(one: Section) -> str:
     """A section whose rows are not loaded yet."""
     about = (
@@ -166,13 +193,14 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     task = table.task
     unit = "" if task.name == "classes" else f", {task.heading}"
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
-    count += f", {table.settings['rounds']} rounds{', newcomers' if table.joins_late else ''}"
+    count += ", newcomers" if table.joins_late else ""
     count += f"; superseded by {table.superseded_by}" if table.superseded_by else ""
     return Section(
         "--".join([slug(table.suite), slug(table.dataset), table.fingerprint]),
-        table.title,
+        table.shown,
         f"{count}; best ranked: {best.name}{unit} {best.mean:.4f}" if best else count,
         (
+            f"Suite {table.title}." if table.heading else "",
             f"{settings_text(table)} {table.settings.get('paper') or ''}".strip(),
             f"To add a row: {table.command}" if table.command else "",
             *(f"Not defined here: {name}: {reason}" for name, reason in table.undefined),
@@ -203,6 +231,7 @@ def _grid(part: ShownRows, results: str, audits: Audits) -> dict[str, Any]:
                 "kind": _kind(row),
                 "id": row.config,
                 "cells": line,
+                "signs": [[one.sign, one.text] for one in signs_of(row)],
                 "about": details(row, results, audits),
             }
             for row, line in zip(part.rows, lines, strict=True)

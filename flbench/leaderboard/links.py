@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
@@ -89,3 +90,10 @@ def _source_url(distribution: str) -> str:
         found[label.strip().lower()] = url.strip()
     urls = [found[label] for label in SOURCES if ADDRESS.fullmatch(found.get(label, ""))]
     return urls[0] if urls else ""
+
+
+@cache
+def departs_of(name: str, distribution: str) -> str:
+    """In what an installed plugin is not its paper's; "" where it is, or nothing is known."""
+    entry = installed_entry(name, distribution)
+    return method_info(entry).departs if entry else ""

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import numpy as np
 
-from flbench.core.knowledge import SAMPLES
 from flbench.leaderboard.grouping import (
     METHOD,
     Column,
@@ -21,7 +20,8 @@ from flbench.leaderboard.grouping import (
     shown_metrics,
     signed,
 )
-from flbench.leaderboard.statistics import interval
+from flbench.leaderboard.signs import legend, reads_uncounted, signs_of
+from flbench.leaderboard.statistics import FEW_SEEDS, interval
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import HEADLINE, JUDGED, Family, TablePlace
 from flbench.suite import training_clients
@@ -94,7 +94,7 @@ def ends_text(ends: tuple[float, float], seeds: int) -> str:
     if isnan(ends[0]):
         return "-"
     text = f"{ends[0]:.4f} to {ends[1]:.4f}"
-    return text if seeds > 1 else f"{text} (clients only)"
+    return text if seeds > FEW_SEEDS else f"{text} (clients only)"
 
 
 def _interval(row: TableRow) -> str:
@@ -116,11 +116,6 @@ def _interval_of(label: str) -> Column:
 
 def _epochs(row: TableRow) -> str:
     return number(row.epochs, 0) if row.counted or row.work is None else f"~{row.epochs:.0f}"
-
-
-def _reads(row: TableRow) -> str:
-    """What it reads without a byte, beside what every mean by samples reads."""
-    return ", ".join(what for what in row.reads if what != SAMPLES)
 
 
 def _printed(row: TableRow) -> str:
@@ -214,7 +209,7 @@ def columns(
         ),
         (any(row.epochs for row in rows), ("epochs", False, _epochs)),
         *of("cost"),
-        (any(map(_reads, rows)), ("reads", True, _reads)),
+        (any(map(reads_uncounted, rows)), ("reads", True, reads_uncounted)),
         *of("newcomers"),
         (True, ("seeds", True, seeds)),
         (True, ("status", True, lambda row: row.status)),
@@ -264,7 +259,10 @@ def filled(rows: Sequence[TableRow], made: Sequence[Column], results: str) -> li
     def shown(row: TableRow, heading: str, text: str) -> str:
         if heading == "links":
             return ", ".join(link(*one) for one in row.links)
-        return link(text, f"{results}/{row.folder}") if heading == "method" else escaped(text)
+        if heading != "method":
+            return escaped(text)
+        signs = "".join(one.sign for one in signs_of(row))
+        return f"{link(text, f'{results}/{row.folder}')}{f' {signs}' if signs else ''}"
 
     headings = [(escaped(heading), words) for heading, words, _ in made]
     lines = [[shown(row, heading, of(row)) for heading, _, of in made] for row in rows]
@@ -316,7 +314,8 @@ def section(table: Table, results: str) -> list[str]:
     """
     paper = table.settings.get("paper")
     about = escaped(settings_text(table)) + (f" {escaped(str(paper))}." if paper else "")
-    lines = [f"## {titled(table.title)}", "", about]
+    named = f"{titled(table.title)}: " if table.heading else ""
+    lines = [f"## {escaped(table.heading) or titled(table.title)}", "", f"{named}{about}"]
     if table.command:
         lines += ["", f"    {table.command}"]
     for part in rows_shown(table):
@@ -324,6 +323,7 @@ def section(table: Table, results: str) -> list[str]:
         lines += ["", heading] if part.caption != DEFAULTS else []
         lines += ["", escaped(part.note)] if part.note else []
         lines += ["", *filled(part.rows, part.columns, results)]
+    lines += ["", f"{signs}."] if (signs := legend(table.rows)) else []
     for reason in sorted({reason for _, reason in table.undefined}):
         lines += ["", f"Not defined here: {escaped(reason)}."]
     return lines

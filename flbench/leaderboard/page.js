@@ -83,10 +83,11 @@ function drawGrid(section, title, table, grid) {
 function nameCell(section, table, grid, row, line) {
   const name = row.cells[grid.name];
   if (!row.about) return make("th", { scope: "row", class: "name" }, name);
+  const signs = (row.signs ?? []).map(([sign, text]) => make("abbr", { title: text, "aria-label": text }, sign));
   line.id = `${section.id}/${row.id}`;
   const button = make("button", { type: "button", "aria-expanded": "false" }, name);
   button.addEventListener("click", () => toggle(table, grid, row, line, button));
-  return make("th", { scope: "row", class: "name" }, button);
+  return make("th", { scope: "row", class: "name" }, button, ...signs);
 }
 
 function* links(pairs = []) {
@@ -99,7 +100,7 @@ function* links(pairs = []) {
 // --- what a row opens to --------------------------------------------------------------------------
 function toggle(table, grid, row, line, button, open = button.getAttribute("aria-expanded") !== "true") {
   button.setAttribute("aria-expanded", String(open));
-  if (line.nextSibling?.classList.contains("opened")) line.nextSibling.remove();
+  if (line.nextElementSibling?.classList.contains("opened")) line.nextElementSibling.remove();
   if (!open) return button.removeAttribute("aria-controls");
   const id = `${line.id}/opened`;
   const cell = make("td", { colspan: grid.columns.length }, make("div", { class: "inside" }, ...inside(table, grid, row, line.id)));
@@ -112,6 +113,7 @@ function* inside(table, grid, row, id) {
   const about = row.about;
   const name = row.cells[grid.name];
   yield make("h4", {}, name);
+  for (const [sign, text] of row.signs ?? []) yield make("p", {}, `${sign} ${text}`);
   for (const note of about.notes ?? []) yield make("p", {}, note);
   const list = make("dl");
   const entry = (term, ...what) => list.append(make("dt", {}, term), make("dd", {}, ...what));
@@ -182,7 +184,7 @@ function sort(header) {
   const down = header.getAttribute("aria-sort") === "ascending";
   for (const other of header.parentNode.cells) other.setAttribute("aria-sort", "none");
   header.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const rows = lines(body).map((row) => [key(row, column), row, row.nextSibling?.classList.contains("opened") ? [row.nextSibling] : []]);
+  const rows = lines(body).map((row) => [key(row, column), row, row.nextElementSibling?.classList.contains("opened") ? [row.nextElementSibling] : []]);
   rows.sort(([a], [b]) => (a.missing || b.missing ? compare(a, b) : (down ? -1 : 1) * compare(a, b)));
   body.append(...rows.flatMap(([, row, opened]) => [row, ...opened]));
 }
@@ -204,11 +206,16 @@ function filter() {
     if (!section.hidden) [shown, tables] = [shown + rows, tables + 1];
     for (const part of section.querySelectorAll(".rows > .wide")) {
       for (const row of lines(part.querySelector("tbody"))) {
-        row.hidden = !fits(row.querySelector("th").textContent, row.dataset.kind);
-        if (row.nextSibling?.classList.contains("opened")) row.nextSibling.hidden = row.hidden;
+        row.hidden = !fits(row.querySelector("th button").textContent, row.dataset.kind);
+        if (row.nextElementSibling?.classList.contains("opened")) row.nextElementSibling.hidden = row.hidden;
       }
       part.hidden = lines(part.querySelector("tbody")).every((row) => row.hidden);
     }
+  }
+  const asked = words.length > 0 || Boolean(wanted.get("suite") || wanted.get("dataset"));
+  for (const kind of document.querySelectorAll("details.kind")) {
+    kind.hidden = [...kind.querySelectorAll("details")].every((one) => one.hidden);
+    if (asked) kind.open = !kind.hidden;
   }
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   document.getElementById("count").textContent = `${plural(shown, "row")} in ${plural(tables, "table")}`;
@@ -218,16 +225,22 @@ function filter() {
 function visit() {
   const name = decodeURI(location.hash.slice(1));
   const section = document.getElementById(name.split("/")[0]);
-  if (!section?.dataset?.file) return;
+  const kind = section?.closest("details.kind");
+  if (kind) kind.open = true;
+  if (kind === section) return kind?.scrollIntoView();
+  if (!section?.dataset?.file) return undefined;
   section.open = true;
   load(section, () => {
     const line = document.getElementById(name);
     const button = line?.querySelector("th button");
     if (button?.getAttribute("aria-expanded") === "false") button.click();
-    line?.scrollIntoView();
+    (line ?? section).scrollIntoView();
   });
+  return undefined;
 }
 
+document.querySelectorAll("#wins thead button").forEach((button) => button.addEventListener("click", () => sort(button.parentNode)));
+document.querySelectorAll('#wins a[href^="#"]').forEach((link) => link.addEventListener("click", () => setTimeout(visit))); // also if it is the address already
 document.querySelectorAll("details[data-file]").forEach((section) => section.addEventListener("toggle", () => section.open && load(section)));
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => event.preventDefault());

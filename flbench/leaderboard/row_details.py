@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from flbench.leaderboard.audited import installed_source
 from flbench.leaderboard.grouping import cores_of
-from flbench.leaderboard.links import installed_entry
+from flbench.leaderboard.links import departs_of, installed_entry
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
 from flbench.metrics import HEADLINE
@@ -149,13 +149,6 @@ def paper_of(name: str, distribution: str) -> str:
     """The paper of an installed plugin, as its source gives it; "" where it is not known."""
     entry = installed_entry(name, distribution)
     return method_info(entry).source if entry else ""
-
-
-@cache
-def departs_of(name: str, distribution: str) -> str:
-    """In what an installed plugin is not its paper's; "" where it is, or nothing is known."""
-    entry = installed_entry(name, distribution)
-    return method_info(entry).departs if entry else ""
 
 
 def _run(row: TableRow, result: Result, file: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flbench.errors import UnknownName, UserError
 from flbench.leaderboard.markdown import number
-from flbench.leaderboard.statistics import POWER, compare, difference, seeds_needed
+from flbench.leaderboard.statistics import FEW_SEEDS, POWER, compare, difference, seeds_needed
 from flbench.leaderboard.table import Table, TableRow, client_headlines
 from flbench.tasks import Task
 
@@ -47,9 +47,10 @@ class Separation:
         low, high = (number(end) for end in self.interval)
         first, second = self.rows
         lower = "" if self.task.higher_is_better else f" ({self.task.heading}, lower is better)"
+        of = " of clients within seeds" if self.seeds <= FEW_SEEDS else ""
         found = [
             f"{self.table}: {first} less {second} is {self.difference:+.4f}{lower},"
-            f" 95 % interval {low} to {high}, {self.seeds} common seeds"
+            f" 95 % interval {low} to {high}{of}, {self.seeds} common seeds"
         ]
         if not self.difference:
             return [*found, "  no difference was seen, so no number of seeds can be given"]
@@ -113,7 +114,7 @@ def _separation(table: Table, first: TableRow, second: TableRow) -> Separation:
         compared = compare([client_headlines(row) for row in peers], table.task.gain)
         better = compared.better(range(len(peers)))
         separated, pairs = bool(better[one, other] or better[other, one]), compared.pairs
-    low, high = paired.interval.tolist()
+    low, high = paired.shown.tolist()
     return Separation(
         table.title,
         table.task,

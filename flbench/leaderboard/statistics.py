@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import sqrt
 
 import numpy as np
@@ -22,6 +22,8 @@ Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
 POWER = 0.8
 MOST_SEEDS = 10_000
+FEW_SEEDS = 2
+"""Up to so many seeds, an interval over seeds says nothing."""
 LEAST, GAP, TIMES = 4, 0.05, 4
 """Of `uneven`: seeds, headline (accuracy, or deviations of the targets), ranges."""
 DIGITS = 10
@@ -63,6 +65,17 @@ class Estimate:
         of_clients = _quantile(self.freedom) * self.of_clients
         half = np.fmax(of_seeds, of_clients)  # a NaN gives way to the other
         return np.stack([self.mean - half, self.mean + half], axis=-1).round(DIGITS)
+
+    @cached_property
+    def within_seeds(self) -> Floats:
+        """95 % t interval of the clients within seeds, shape (..., 2): nothing of other seeds."""
+        half = _quantile(self.freedom) * self.of_clients
+        return np.stack([self.mean - half, self.mean + half], axis=-1).round(DIGITS)
+
+    @cached_property
+    def shown(self) -> Floats:
+        """`interval` of three seeds or more; of fewer, which say nothing of others, the other."""
+        return self.interval if self.seeds > FEW_SEEDS else self.within_seeds
 
     @cached_property
     def p(self) -> Floats:
@@ -226,7 +239,7 @@ def compare(
     intervals = np.full((count, 2), np.nan)
     gains, p = np.full((count, count), np.nan), np.full((count, count), np.nan)
     for at, row in enumerate(rows):
-        intervals[at] = estimate([row[seed] for seed in sorted(row)]).interval
+        intervals[at] = estimate([row[seed] for seed in sorted(row)]).shown
         shared: dict[tuple[int, ...], list[int]] = {}
         for other in range(at + 1, count):
             shared.setdefault(tuple(sorted({*row} & {*rows[other]})), []).append(other)
@@ -270,7 +283,7 @@ def interval(values: Mapping[int, Floats]) -> tuple[float, float] | None:
     known = [seed for seed in known if len(seed)]
     if sum(map(len, known)) < 2:
         return None
-    low, high = estimate(known).interval.tolist()
+    low, high = estimate(known).shown.tolist()
     return low, high
 
 
@@ -356,6 +369,7 @@ def friedman(scores: Floats) -> tuple[float, float]:
     return float(statistic), float(p)
 
 
+@cache
 def critical_difference(methods: int, tables: int, alpha: float = 0.05) -> float:
     """Nemenyi's critical difference of average ranks (Demšar, JMLR 7, 2006, section 3.2.2).
 
@@ -406,17 +420,42 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
     Nothing is missing in a block. Of two as large that of more tables is taken. There is none where
     no two tables share three methods. `scores` is as in `block`.
     """
+    sizes = [size for size in _sizes(scores) if size[0] >= 2 and size[1] >= 3]
+    if not sizes:
+        return []
+    widest, longest = max(sizes, key=_cells), max(sizes)
+    chosen = [widest, longest] if longest[0] > widest[0] else [widest]
+    return [block(scores, methods) for _, _, methods in chosen]
+
+
+def widest(scores: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
+    """The methods and the tables of most cells without gaps, as in `blocks`; one table may do.
+
+    Args:
+        scores: table -> its methods.
+
+    Example:
+        >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "d"], "u": ["b"]})
+        (['a', 'b'], ['s', 't'])
+    """
+    _, _, methods = max(_sizes(scores), key=_cells, default=(0, 0, []))
+    return methods, sorted(table for table, row in scores.items() if set(methods) <= set(row))
+
+
+_Size = tuple[int, int, list[str]]
+"""Of a set of methods: the tables that hold all of them, how many they are, their names."""
+
+
+def _sizes(scores: Mapping[str, Collection[str]]) -> list[_Size]:
+    """All sets of methods that tables, or several of them, have in common."""
     shared: set[frozenset[str]] = set()
     for row in scores.values():  # all intersections of the tables' methods
         shared |= {frozenset(row) & other for other in shared} | {frozenset(row)}
-    sizes = [
+    return [
         (sum(methods <= set(row) for row in scores.values()), len(methods), sorted(methods))
         for methods in shared
     ]
-    sizes = [size for size in sizes if size[0] >= 2 and size[1] >= 3]
-    if not sizes:
-        return []
-    widest = max(sizes, key=lambda size: (size[0] * size[1], *size))
-    longest = max(sizes)
-    chosen = [widest, longest] if longest[0] > widest[0] else [widest]
-    return [block(scores, methods) for _, _, methods in chosen]
+
+
+def _cells(size: _Size) -> tuple[int, _Size]:
+    return size[0] * size[1], size

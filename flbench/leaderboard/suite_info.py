@@ -31,14 +31,14 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     It is empty where nothing gives exactly these settings, of an older version for instance.
     `suite` is the installed one; `settings` and their `fingerprint` are from the result files.
     """
-    ours = dict(_flat(suite.settings()))
+    ours = dict(flat(suite.settings()))
     left_out = {  # by settings, as they have the default, which is not the suite's own value
         name: Suite.model_fields[name].default
         for name in suite.settings().keys() - settings.keys() - NO_SETTINGS
     }
     sets = {
         key.removesuffix(".name"): value
-        for key, value in _flat({**settings, **left_out})
+        for key, value in flat({**settings, **left_out})
         if key not in NO_SETTINGS and (key not in ours or ours[key] != value)
     }
     try:
@@ -56,11 +56,11 @@ def command(suite: Suite, settings: Mapping[str, Any], fingerprint: str, seeds: 
     return text if text.isprintable() else ""
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every leaf."""
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every leaf of settings."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -49,6 +49,7 @@ class Table:
         rows: the best mean first.
         undefined: method and reason, where it is not defined.
         superseded_by: the suite that takes the place of the installed one; "" = none.
+        heading: what a person calls it (`flbench.leaderboard.headings`); no other has the same.
     """
 
     suite: str
@@ -60,6 +61,12 @@ class Table:
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
     superseded_by: str = ""
+    heading: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its heading; without one its title."""
+        return self.heading or self.title
 
     @property
     def title(self) -> str:
@@ -290,6 +297,8 @@ class TableRow(ResultGroup):
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
         audited: seeds whose last audit of all rounds agrees.
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
+        old_core: whether no seed was computed, or replayed as a whole, by a core of the last day of
+            audits (`flbench.leaderboard.audited`).
     """
 
     nearest: bool
@@ -309,6 +318,7 @@ class TableRow(ResultGroup):
     last_audit: str = ""
     audited: frozenset[int] = frozenset()
     links: tuple[Link, ...] = ()
+    old_core: bool = False
 
     @property
     def uneven(self) -> bool:

@@ -101,6 +101,11 @@ def planned(
     return [_plan(one, found, request, progress, load) for one in wanted]
 
 
+def not_of_scale(dataset: str) -> str:
+    """Why a number is not run whose data set a scale leaves out."""
+    return f"{dataset} is not part of this scale"
+
+
 def _plan(
     printed: PublishedValue,
     scale: Scale,
@@ -109,7 +114,7 @@ def _plan(
     load: Callable[[str], LoadedMethod],
 ) -> Plan:
     if printed.dataset not in scale.on:
-        return Plan(printed, why=f"{printed.dataset} is not part of this scale")
+        return Plan(printed, why=not_of_scale(printed.dataset))
     plugin, own = plugin_of(printed.method)
     method = load(plugin)
     texts = {**scale.settings, **scale.on[printed.dataset], **own}

@@ -61,7 +61,7 @@ ASIDE = (
     " core.deferring core.free_memory core.knowledge core.parameters engine.machine.processor"
     " federation.holdings"
     " engine.processes.fork_server engine.processes.own_process engine.processes.workers"
-    " plugin.field_types plugin.method_info plugin.own_objects plugin.registry"
+    " plugin.dataset_words plugin.field_types plugin.method_info plugin.own_objects plugin.registry"
     " plugin.source_inspection"
     " results.audits results.difference results.events results.export results.files"
     " results.hashed_fields results.kept_files results.marks results.plain_rows results.schema"

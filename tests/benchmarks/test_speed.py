@@ -330,7 +330,7 @@ def test_the_page_is_what_the_files_give() -> None:
 
 def test_tables_are_made_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tables.PAGE.parent.mkdir()
+    tables.PAGE.parent.mkdir(parents=True)
     tables.PAGE.write_text(f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n", encoding="utf-8")
     run("--table")
     text = tables.PAGE.read_text(encoding="utf-8")

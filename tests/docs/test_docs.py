@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -28,8 +30,10 @@ from which_method_page import RESULTS, count_of
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
+from flbench.leaderboard.markdown import anchor
 from flbench.plugin.registry import entries
 from flbench.tasks import TASKS
+from flbench_benchmarks.speed.tables import PARTS, read_part, section
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,29 +43,37 @@ COMMANDS = re.findall(r"^    (flbench .+)$", README + REFERENCE, flags=re.MULTIL
 COMMANDS = list(dict.fromkeys(COMMANDS))
 
 
-def row(kind: str) -> set[str]:
+def on_pages(*pages: str) -> set[str]:
+    """The names in backticks on some pages; of `npz:FILE` what stands before the colon."""
+    texts = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages]
+    return set(re.findall(r"`([\w.-]+)[:`]", " ".join(texts)))
+
+
+def in_a_row(kind: str) -> set[str]:
     """The backticked names of one row of the table of what is included."""
     (line,) = re.findall(rf"^\| {kind} \|(.+)\|$", REFERENCE, flags=re.MULTILINE)
     return set(re.findall(r"`([\w.-]+)`", line))
 
 
 @pytest.mark.parametrize(
-    ("kind", "group"),
+    ("group", "listed"),
     [
-        ("methods", "methods"),
-        ("suites", "suites"),
-        ("data sets", "datasets"),
-        ("networks", "models"),
-        ("partitions", "partitions"),
-        ("metrics", "metrics"),
-        ("studies", "studies"),
-        ("papers", "papers"),
-        ("sinks", "sinks"),
+        ("methods", set(re.findall(r"^## (\S+)$", METHODS_PAGE, re.MULTILINE))),
+        ("suites", on_pages("suites.md")),
+        ("studies", on_pages("suites.md")),
+        ("partitions", on_pages("suites.md")),
+        ("datasets", on_pages("data.md", "natural.md")),
+        ("models", in_a_row("networks")),
+        ("metrics", on_pages("metrics.md")),
+        ("papers", in_a_row("papers")),
+        ("sinks", on_pages("sinks.md")),
     ],
 )
-def test_the_docs_list_exactly_what_is_installed(kind: str, group: str) -> None:
+def test_the_docs_list_what_is_installed(group: str, listed: set[str]) -> None:
     ours = {name for name, entry in entries(group).items() if entry.distribution == "flbench"}
-    assert row(kind) == ours
+    assert ours - listed == set()
+    if group in ("methods", "models", "papers"):
+        assert listed == ours
 
 
 def test_the_two_commands_stand_at_the_top_one_line_each() -> None:
@@ -220,6 +232,7 @@ def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_which_method_is_that_of_the_results() -> None:
+    from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.table import tables
 
     found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
@@ -228,7 +241,7 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
     assert told is not None
     if int(told[1].replace(",", "")) < count_of(known):
         pytest.skip("docs/which-method.md is older than the results, as in a pull request of a row")
-    assert found == which_method_page(known)
+    assert found == which_method_page(with_headings(known))
 
 
 def test_the_page_of_natural_federations_is_that_of_their_suites() -> None:
@@ -262,7 +275,6 @@ def test_what_the_architecture_names_is_there() -> None:
 
 def test_links_lead_somewhere() -> None:
     """To files, and in pages to their headings."""
-    from flbench.leaderboard.markdown import anchor
 
     named = [
         ROOT / name for name in ("README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -279,6 +291,23 @@ def test_links_lead_somewhere() -> None:
             if part and here in texts:
                 headings = re.findall(r"^#+ (.+)$", texts[here], re.MULTILINE)
                 assert part in map(anchor, headings), f"{page.name}: {target}"
+
+
+def test_the_numbers_of_the_page_of_performance_are_those_of_the_parts_that_it_names() -> None:
+    """Of each row or paragraph that names a part of `flbench speed` in its code, every decimal."""
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    parts = {part: ROOT / "leaderboard" / "speed" / f"{part}.json" for part in PARTS}
+    checked = 0
+    for block in re.split(r"\n\n|\n(?=[|-] ?)", text):
+        named = [part for part in parts if f"`{part}`" in block]
+        known = " ".join(section(read_part(parts[part])) for part in named)
+        numbers = re.findall(r"(?<![\w.])\d+\.\d+(?!\.)", re.sub(r"`[^`]*`", "", block))
+        numbers = [one for one in numbers if f"BlazeFL {one}." not in block]
+        for number in numbers:
+            assert named, block
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", known), (number, named)
+        checked += len(numbers)
+    assert checked > 60
 
 
 def test_every_fault_names_tests_that_exist() -> None:
@@ -318,6 +347,7 @@ def test_the_figures_of_a_page_are_current() -> None:
 
 FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 FLAT = " ".join(FINDINGS.split())
+CLAIMS = {part.partition("\n")[0]: part for part in FINDINGS.split("\n## ")[1:]}
 BOARD = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("leaderboard/*.md")}
 
 
@@ -326,32 +356,58 @@ PAGES = "".join(
 )
 
 
-@pytest.mark.parametrize("text", [FINDINGS, BOARD["findings.md"]], ids=["docs", "leaderboard"])
-def test_what_is_quoted_stands_on_the_pages_of_suites(text: str) -> None:
-    quoted = re.findall(r"\b\d\.\d{4}(?: ± \d\.\d{4})?", text)
-    assert len(quoted) >= 8
-    known = [number for number in quoted if " ± " in number or text is BOARD["findings.md"]]
-    assert [number for number in known if number not in PAGES] == []
+def test_what_is_quoted_stands_on_the_pages_of_suites() -> None:
+    quoted = re.findall(r"\b\d\.\d{4} ± \d\.\d{4}", BOARD["findings.md"])
+    assert quoted
+    assert [number for number in quoted if number not in PAGES] == []
 
 
-ROWS: dict[str, list[str]] = {}
-"""Method -> its means on all pages of suites."""
-for method, mean in re.findall(
-    r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\) \| ([\d.]+(?: ± [\d.]+)?)", PAGES
-):
-    ROWS.setdefault(method, []).append(mean)
+def numbers_of(value: object) -> set[str]:
+    """Every number of a file of results, as prose may write it."""
+    if isinstance(value, dict | list):
+        return set().union(*map(numbers_of, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, float) and not math.isnan(value):
+        return {f"{value:.{digits}f}" for digits in range(1, 5)}
+    return set()
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_has_a_figure_a_source_a_doubt_and_no_number_of_its_own(claim: str) -> None:
+    text = " ".join(CLAIMS[claim].split())
+    assert "- Doubt: " in text
+    assert len(re.findall(r"!\[[^]]+\]\([^)]+\.svg\)", text)) == 1
+    pages, known = "", set[str]()
+    for link in re.findall(r"(?<!!)\[[^]]+\]\(([^)#]+)", text):
+        source = (ROOT / "docs" / link).read_text(encoding="utf-8")
+        if link.endswith(".json"):
+            known |= numbers_of(json.loads(source))
+        else:
+            pages += " ".join(source.split())
+    known |= set(re.findall(r"(?<![\d.])-?\d+\.\d+", pages))
+    prose = re.sub(r"\([^) ]+\.\w+\)|`[^`]*`", "", text)
+    together = re.findall(r"\d\.\d{4} ± \d\.\d{4}|\d\.\d{4} to \d\.\d{4}", prose)
+    ranges = [one for one in together if " ± " in one or f"({one}" in prose or f"; {one}" in prose]
+    assert [one for one in ranges if one not in pages] == []
+    numbers = re.findall(r"(?<![\w.-])-?\d+\.\d+", prose)
+    assert [one for one in numbers if one not in known] == []
+    assert numbers
+
+
+def rows_of_methods() -> dict[str, set[str]]:
+    """Method -> its means on the pages of suites."""
+    rows: dict[str, set[str]] = {}
+    found = re.findall(r"\[([\w+-]+)[^\]]*\]\(results/[^)]*\)[^|]*\| ([\d.]+(?: ± [\d.]+)?)", PAGES)
+    for method, mean in found:
+        rows.setdefault(method, set()).add(mean)
+    return rows
 
 
 def test_what_is_quoted_of_a_method_is_its_own() -> None:
-    text = BOARD["findings.md"].replace("training alone", "local-only")
-    quoted = re.findall(r"([\w-]+) \((\d\.\d{4}(?: ± \d\.\d{4})?)", text)
-    known = [(method, mean) for method, mean in quoted if method in ROWS]
+    rows, text = rows_of_methods(), FLAT.replace("training alone", "local-only")
+    quoted = re.findall(r"([\w-]+) (?:has )?\(?(\d\.\d{4} ± \d\.\d{4})", text)
+    known = [(method, mean) for method, mean in quoted if method in rows]
     assert len(known) >= 40
-    assert [
-        (method, mean)
-        for method, mean in known
-        if not any(one.startswith(mean) for one in ROWS[method])
-    ] == []
+    assert [(method, mean) for method, mean in known if mean not in rows[method]] == []
 
 
 def test_ranks_at_equal_work_that_are_quoted_stand_in_the_overview() -> None:
@@ -370,8 +426,6 @@ def test_ranks_at_equal_work_that_are_quoted_stand_in_the_overview() -> None:
 
 @pytest.mark.slow
 def test_links_of_the_leaderboard_lead_somewhere() -> None:
-    from flbench.leaderboard.markdown import anchor
-
     for name, page in BOARD.items():
         links = re.findall(r"\]\(([^)]+)\)", page)
         assert links or name == "findings.md"
@@ -380,8 +434,11 @@ def test_links_of_the_leaderboard_lead_somewhere() -> None:
             if not path.startswith("http"):
                 assert (ROOT / "leaderboard" / path).exists(), link
             if part:
-                text = BOARD.get(path or name) or METHODS_PAGE
-                assert path in {"", *BOARD, "../docs/methods.md"}
+                pages = BOARD | {
+                    "../docs/methods.md": METHODS_PAGE,
+                    "../docs/findings.md": FINDINGS,
+                }
+                text = pages[path or name]
                 headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
                 assert part in map(anchor, headings), link
 
@@ -403,76 +460,31 @@ def test_the_docs_explain_every_column_of_the_leaderboard() -> None:
         assert any(one in text for one in explained), heading
 
 
-def test_the_numbers_of_text_and_of_studies_are_those_of_their_files() -> None:
-    (table,) = re.findall(r"^\| method \| round 1 .*?\n\n", FINDINGS, re.S | re.M)
-    rows = re.findall(r"^\| ([\w-]+).*? \| (\d\.\d{3} .+) \|$", table, re.M)
-    assert len(rows) == 6
-    for name, cells in rows:
-        told = []
-        for path in (ROOT / "leaderboard/results/nordic-text/nordic" / name).rglob("seed-0.json"):
-            result = json.loads(path.read_text(encoding="utf-8"))
-            if result["suite"]["rounds"] < 30:  # another table
-                continue
-            losses = [f"{result['curves']['loss'][at]:.3f}" for at in (0, 4, 9, 14, 19, 29)]
-            told.append(" | ".join([*losses, f"{result['summary']['perplexity']:.1f}"]))
-        assert cells in told
-    studies = ROOT / "leaderboard" / "studies"
-    rows = json.loads((studies / "influence-cost.json").read_text())["rows"]
-    assert [round(row["speedup"]) for row in rows] == [80, 232, 235]
-    assert "80 to 235 times faster" in FLAT
-    for name, digits in (("spearman", "0.73 to 0.74"), ("sign_agreement", "0.68 to 0.84")):
-        values = [row[name] for row in rows]
-        assert digits == f"{min(values):.2f} to {max(values):.2f}"
-        assert digits in FLAT
-    clean = [row for row in rows if row["q"] <= 0.001]  # of the batches every other one is shuffled
-    assert all(value > 0 for row in clean for value in row["exact"][::2])
-    assert all(value < 0 for row in rows for way in ("exact", "lazy") for value in row[way][1::2])
-    helpful = {sum(value > 0 for value in row["lazy"][::2]) / 25 for row in clean}
-    assert helpful == {0.36}
-    assert "only 36 % a positive lazy one" in FLAT
-    rows = json.loads((studies / "heterogeneity.json").read_text())["rows"]
-    for method in ("fedavg", "local-only"):
-        values = [f"{row['accuracy_mean']:.4f}" for row in rows if row["method"] == method]
-        assert values[0] in FLAT
-        assert values[-1] in FLAT
-    for name in ("naive-split", "dc-pfl-ablation"):
-        rows = json.loads((studies / f"{name}.json").read_text())["rows"]
-        assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows), name
-    rows = json.loads((studies / "dc-pfl-time.json").read_text())["rows"]
-    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows if row["method"][-2:] != "la")
-    for method, words in (("dc-pfl", "8.5 to 8.8 simulated"), ("fedavg", "fedavg 6.4 to 7.4")):
-        own = [row["seconds_to_final"] for row in rows if row["method"] == method]
-        assert f"{min(own):.1f} to {max(own):.1f}" in words and words in FLAT
-    rows = json.loads((studies / "fedc2i-ablation.json").read_text())["rows"]
-    assert all(f"{row['accuracy_mean']:.4f}" in FLAT for row in rows if row["method"] != "fedavg")
-    rows = json.loads((studies / "fedc2i-gamma.json").read_text())["rows"]
-    gammas = {row["fedc2i.gamma"]: f"{row['accuracy_mean']:.4f}" for row in rows}
-    assert all(f"{gammas[gamma]} at {gamma}" in FLAT for gamma in (0, 5, 10))
-    rows = json.loads((studies / "fixed-groups.json").read_text())["rows"]
-    one = [f"{row['accuracy_mean']:.4f}" for row in rows if row["kld-groups.gamma"] == 5]
-    assert "one model for all is best ({}, {}); at high".format(*one) in FLAT
-    assert f"{one[2]} with one)" in FLAT
-    for band, coarse in (("low", True), ("mid", True), ("high", False)):
-        own = [row for row in rows if row["suite"] == f"primary-secondary-{band}"]
-        best = max(own, key=lambda row: (row["accuracy_mean"], row["kld-groups.gamma"]))
-        assert (best["groups"] == 1) is coarse
-    for name, metric in (("flis-budget", "accuracy_mean"), ("flis-unseen", "unseen_accuracy")):
-        rows = json.loads((studies / f"{name}.json").read_text())["rows"]
-        told = [row for row in rows if row["method"] in ("fedavg", "flis-dc", "flis-hc")]
-        assert all(f"{row[metric]:.4f}" in FLAT for row in told), name
-    rows = json.loads((studies / "flis-budget.json").read_text())["rows"]
-    for row in rows:
-        if row["method"] in ("local-only", "fedavg", "ifca", "flis-dc", "flis-hc"):
-            assert f"{row['accuracy_own_mean']:.4f}" in FLAT
-    rows = json.loads((studies / "flis-beta.json").read_text())["rows"]
-    for epochs in (1, 5, 10, 20):
-        own = [row for row in rows if row["local.epochs"] == epochs]
-        assert max(own, key=lambda row: row["accuracy_mean"])["flis-dc.beta"] == 0
-        assert 0.3 <= min(own, key=lambda row: row["selection_error_mean"])["flis-dc.beta"] <= 0.5
-    rows = json.loads((studies / "discrepancy.json").read_text())["rows"]
+def test_what_is_concluded_from_studies_follows_from_their_rows() -> None:
+    def rows(name: str) -> list[dict[str, Any]]:
+        text = (ROOT / "leaderboard" / "studies" / f"{name}.json").read_text(encoding="utf-8")
+        found: list[dict[str, Any]] = json.loads(text)["rows"]
+        return found
+
+    def span(found: list[dict[str, Any]], name: str, digits: int) -> str:
+        values = [row[name] for row in found]
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+    influence, discrepancy = rows("influence-cost"), rows("discrepancy")
+    assert f"{span(influence, 'speedup', 0)} times less time" in FLAT
+    for name in ("spearman", "sign_agreement"):
+        assert span(influence, name, 2) in FLAT
     for scale in ("model", "tensor"):
-        values = [row["pearson"] for row in rows if row["scale"] == scale]
-        assert f"{min(values):.2f} to {max(values):.2f}" in FLAT
+        one = [row for row in discrepancy if row["scale"] == scale]
+        assert f"{span(one, 'pearson', 2)} with one" in FLAT
+    beta = rows("flis-beta")
+    for epochs in {row["local.epochs"] for row in beta}:
+        own = [row for row in beta if row["local.epochs"] == epochs]
+        assert max(own, key=lambda row: row["accuracy_mean"])["flis-dc.beta"] == 0
+    band = rows("heterogeneity")
+    for method, growing in (("fedavg", False), ("local-only", True)):
+        own = sorted((r for r in band if r["method"] == method), key=lambda row: row["kld"])
+        assert (own[-1]["accuracy_mean"] > own[0]["accuracy_mean"]) is growing
 
 
 @pytest.mark.slow

@@ -40,16 +40,16 @@ def test_rows_that_are_new_changed_or_gone(before: Path, after: Path) -> None:
         "",
         "### toy on toy [5u1te000]",
         "",
-        "| row | before | now | change | rank | cannot be told apart from |",
-        "|---|---:|---:|---:|---:|---|",
-        "| o\\|x | - | 1.0000 (1.0000 to 1.0000), 3 seeds | - | 1 | none |",
+        "| row | before | now | change | place by accuracy | rank | cannot be told apart from |",
+        "|---|---:|---:|---:|---:|---:|---|",
+        "| o\\|x | - | 1.0000 (1.0000 to 1.0000), 3 seeds | - | 1 of 3 | 1 | none |",
         "| m | 0.5000 (0.5000 to 0.5000), 3 seeds | 0.7500 (0.7500 to 0.7500), 4 seeds |"
-        " +0.2500 | 3 | none |",
+        " +0.2500 | 3 of 3 | 3 | none |",
         "",
         mentioning("n (1 to 2)"),
     ]
     gone = changes(tables(after), tables(before))
-    assert "| o\\|x | 1.0000 (1.0000 to 1.0000), 3 seeds | - | - | gone | none |" in gone
+    assert "| o\\|x | 1.0000 (1.0000 to 1.0000), 3 seeds | - | - | - | gone | none |" in gone
     assert gone[-1] == mentioning("n (2 to 1)")
 
 

@@ -53,7 +53,7 @@ def test_a_metric_has_its_columns_where_a_row_has_it(tmp_path: Path) -> None:
     assert row["f1"] == "0.7500 ± 0.3536", "mean of .5 and 1 over seeds"
     assert row["f1, worst decile"] == "0.5750", "mean of .15 and 1"
     low, high = interval({0: np.array(f1, dtype=float), 1: np.ones(4)}) or (0, 0)
-    assert row["f1, 95 % interval"] == f"{low:.4f} to {high:.4f}"
+    assert row["f1, 95 % interval"] == f"{low:.4f} to {high:.4f} (clients only)", "two seeds"
     assert row["ece"] == "0.2000"
     assert row["ece, worst decile"] == "0.2800", "the 90th percentile of .1, .2, .3"
     assert row["ece, 95 % interval"].endswith(" (clients only)")
@@ -81,7 +81,11 @@ def test_clients_without_a_value_are_left_out() -> None:
     assert interval({0: np.array([0.5, np.nan, 0.5])}) == (0.5, 0.5)
     values = {0: np.array([0.2, np.nan, 0.4]), 1: np.array([np.nan, 0.5, np.nan])}
     known = [np.array([0.2, 0.4]), np.array([0.5])]
-    assert interval(values) == tuple(estimate(known).interval)
+    # two seeds: of the clients alone; t of one degree of freedom, .1 * sqrt(2) * sqrt(3 / 8)
+    assert interval(values) == tuple(estimate(known).within_seeds)
+    assert interval(values) == pytest.approx(
+        [0.4 - 12.7062 * 0.0866, 0.4 + 12.7062 * 0.0866], abs=1e-3
+    )
     assert interval({**values, 2: np.full(3, np.nan)}) == interval(values), "a seed without any"
     assert interval({0: np.array([0.5, np.nan])}) is None, "one client says nothing"
     assert interval({0: np.array([np.nan, np.nan])}) is None

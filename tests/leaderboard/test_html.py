@@ -19,10 +19,12 @@ from mentions import mentioning, mentions
 from toy import Typed, player
 
 from flbench.leaderboard.audited import with_audits
+from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.html import FOLDER, PAGE, START, csp_source, html
 from flbench.leaderboard.links import linked
 from flbench.leaderboard.markdown import columns
 from flbench.leaderboard.row_details import AUDITS, details, runs_of
+from flbench.leaderboard.signs import LEGEND, OLD
 from flbench.leaderboard.table import Table, tables
 from flbench.results.audits import LOG, Audit, content_digest, read_audits, run_key
 from flbench.results.files import result_path, write_atomically
@@ -152,9 +154,10 @@ def test_the_page_alone_says_which_tables_there_are_and_who_leads(found: list[Ta
         [replace(one, rows=tuple(replace(r, rank=1) for r in one.rows)) for one in found]
     )
     seen = Seen(page)
-    assert page.count("<details id=") == page.count("<summary>") == 4, "how to read, one across"
-    assert "4 rows, 3 rounds; best ranked: good 0.9000" in page
-    assert "1 row, 3 rounds; best ranked: elsewhere 0.4000" in page
+    assert page.count("<details id=") == 4, "how to read, one across"
+    assert page.count("<summary>") == 5, "and the kind that both tables are of"
+    assert "4 rows; best ranked: good 0.9000" in page
+    assert "1 row; best ranked: elsewhere 0.4000" in page
     fields = [attrs for tag, attrs in seen.tags if tag in ("input", "select")]
     assert len(fields) == page.count("<label>") == 6
     assert "<noscript>" in page
@@ -332,7 +335,7 @@ const every = (selector, inside = document) => [...inside.querySelectorAll(selec
 const section = every("details[data-suite]").find((one) => one.textContent.includes("4 rows"));
 const body = () => section.querySelector("tbody");
 const rows = () => every("tr[data-kind]", body()).filter((row) => !row.hidden);
-const named = (row) => row.querySelector("th").textContent;
+const named = (row) => row.querySelector("th button").textContent;
 const names = () => rows().map(named);
 const head = (name) => every("thead button", section).find((one) => one.textContent === name);
 const field = (name) => document.querySelector(`[name=${name}]`);
@@ -340,7 +343,11 @@ const input = (one) => one.dispatchEvent(new Event("input", {bubbles: true}));
 const type = (name, value) => { field(name).value = value; input(field(name)); };
 const tick = (name, on) => { field(name).checked = on; input(field(name)); };
 const count = () => document.getElementById("count").textContent;
-const open = (one) => new Promise((done) => { one.open = true; load(one, done); });
+const open = (one) => new Promise((done) => {
+  one.closest("details.kind")?.setAttribute("open", "");
+  one.open = true;
+  load(one, done);
+});
 const button = (row) => row.querySelector("th button");
 const until = async (done) => {
   for (let k = 0; k < 99 && !done(); k++) await new Promise((go) => setTimeout(go, 20));
@@ -394,9 +401,10 @@ def test_rows_are_loaded_when_a_table_is_opened(found: list[Table], tmp_path: Pa
         html(found),
         tmp_path,
         """
-        said.push(every("script[src]").length, every("table").length, count());
+        const tables = () => every(".rows table").length;
+        said.push(every("script[src]").length, tables(), count());
         await open(section);
-        said.push(every("script[src]").length, every("table").length, names().sort());
+        said.push(every("script[src]").length, tables(), names().sort());
         said.push(every("th", section).every((one) => ["col", "row"].includes(one.scope)));
         said.push(every("caption", section).map((one) => one.textContent));
         const label = (one) => one.getAttribute("aria-label");
@@ -522,12 +530,59 @@ def test_an_address_opens_a_table_and_a_row(found: list[Table], tmp_path: Path) 
         html(found),
         tmp_path,
         """
+        const kind = section.closest("details.kind");
+        said.push(kind.open);
         location.hash = `${section.id}/c-3`;
         await until(() => every(".opened").length);
-        said.push(section.open, every("h4").map((one) => one.textContent));
+        said.push(kind.open, section.open, every("h4").map((one) => one.textContent));
         """,
     )
-    assert said == [True, ["bad"]]
+    assert said == [False, True, True, ["bad"]]
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_kind_of_the_map_opens_its_tables_and_the_map_sorts(
+    found: list[Table], tmp_path: Path
+) -> None:
+    said = in_browser(
+        html(found),
+        tmp_path,
+        """
+        const lines = () => every("#wins tbody th").map((one) => one.textContent);
+        const kind = section.closest("details.kind");
+        said.push(lines(), kind.open);
+        document.querySelector(`#wins a[href="#${kind.id}"]`).click();
+        await until(() => kind.open);
+        said.push(kind.open);
+        every("#wins thead button").find((one) => one.textContent === "method").click();
+        said.push(lines(), kind.open);
+        kind.open = false;
+        type("method", "good"); said.push(kind.open, kind.hidden);
+        type("method", "nobody"); said.push(kind.hidden);
+        """,
+    )
+    assert said == [
+        ["good", EVIL, "bad"], False, True, [EVIL, "bad", "good"], True, True, False, True,
+    ]  # fmt: skip
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_sign_beside_a_name_says_what_it_means(found: list[Table], tmp_path: Path) -> None:
+    (table,) = [one for one in found if len(one.rows) == 4]
+    rows = tuple(replace(row, old_core=row.name == "good") for row in table.rows)
+    said = in_browser(
+        html([replace(table, rows=rows)]),
+        tmp_path,
+        """
+        await open(section);
+        said.push(every("abbr", section).map((one) => [one.textContent, one.title]));
+        button(rows().find((one) => named(one) === "good")).click();
+        said.push(every(".inside p", section).map((one) => one.textContent)[0]);
+        """,
+    )
+    assert said == [[[OLD, LEGEND[OLD]]], f"{OLD} {LEGEND[OLD]}"]
 
 
 @needs_browser
@@ -600,8 +655,9 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_what_that_loads(
 @pytest.mark.slow
 def test_the_page_of_all_committed_results_is_alive(tmp_path: Path) -> None:
     root = Path(__file__).parents[2] / "leaderboard" / "results"
-    found = tables(root)
+    found = with_headings(tables(root))
     files = html(found)
+    assert len({table.heading for table in found}) == len(found), "each is told apart"
     assert len(files[PAGE]) < 500_000
     most = max(len(table.rows) for table in found)
     said = in_browser(
@@ -628,7 +684,7 @@ def test_the_command_writes_the_page(typed: Typed) -> None:
     code, said, _ = typed("leaderboard", "--results", str(root), "--html", "--out", "board")
     assert code == 0
     assert "board/index.html" in said
-    found = with_audits(linked(tables(root), Path("board")), root.parent / LOG)
+    found = with_audits(linked(with_headings(tables(root)), Path("board")), root.parent / LOG)
     files = html(found, os.path.relpath(root, "board"), read_audits(root.parent / LOG))
     written = {path.relative_to("board").as_posix(): path.read_bytes()
                for path in Path("board").rglob("*.*")}  # fmt: skip

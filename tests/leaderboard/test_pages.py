@@ -302,9 +302,11 @@ def test_rows_that_share_their_parameters_are_still_told_apart(tmp_path: Path) -
 
 def test_one_seed_says_that_only_clients_are_drawn(tmp_path: Path) -> None:
     write(tmp_path, made(correct=[0, 100, 0, 100]), made(0.5, method="b"), made(0.5, seed=1))
+    write(tmp_path, *(made(0.5 + seed / 10, method="c", seed=seed) for seed in range(3)))
     rows = {row["method"]: row["95 % interval"] for row in only_table(tmp_path)}
     assert rows["b"] == "0.5000 to 0.5000 (clients only)"
-    assert "clients" not in rows["fedavg"]
+    assert rows["fedavg"] == "0.1468 to 0.8532 (clients only)", "two seeds say nothing of others"
+    assert "clients" not in rows["c"]
 
 
 def test_gaps_are_shown_as_gaps(tmp_path: Path) -> None:
@@ -439,12 +441,13 @@ def test_the_index_leads_to_every_table_and_shows_what_was_run(tmp_path: Path) -
         made(0.6, dataset="other", mark="8" * 8, method="d"),
     )  # fmt: skip
     first = index(tables_of(tmp_path), "**Mine.** 1 < 2\n")
-    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Suites\n" in first
-    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy |" in first
+    assert "\n## Findings\n\n**Mine.** 1 < 2\n\n## Tables\n" in first
+    assert r"| [toy on toy \[5u1te000\]](toy.md#toy-on-toy-5u1te000) |" in first
     text = overview(tables_of(tmp_path), [], [], 4)
-    assert "| [toy](toy.md#toy-on-toy-5u1te000) | toy | 2 | 0 | - | - |" in text, "one seed"
+    assert r"| [toy on toy \[5u1te000\]](toy.md#toy-on-toy-5u1te000) | 2 | 0 | - | - |" in text
     assert "from 4 result files" in text
-    heading = "| method | toy, other | toy, toy 01234567 | toy, toy 5u1te000 |"
+    titles = ("toy on other", "88888888"), ("toy on toy", "01234567"), ("toy on toy", "5u1te000")
+    heading = "".join(["| method |", *(rf" {name} \[{mark}\] |" for name, mark in titles)])
     assert heading in text
     assert text.endswith(
         "| b | - | - | 0.9000 |\n| c | - | - | undefined |\n| d | 0.6000 | - | - |\n"
@@ -470,7 +473,7 @@ def test_a_table_that_separates_nobody_has_no_leader(tmp_path: Path) -> None:
     write(tmp_path, made(0.9, method="once", mark="8" * 8))
     text = overview(tables_of(tmp_path), [], [], 4)
     assert "| none of 2 separable | - |" in text
-    assert "| toy | 1 | 0 | - | - |" in text
+    assert "| 1 | 0 | - | - |" in text
 
 
 def test_pages_have_sane_names() -> None:

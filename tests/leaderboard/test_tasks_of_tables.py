@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from flbench.leaderboard.build import board
 from flbench.leaderboard.changes import changes
 from flbench.leaderboard.html import html
 from flbench.leaderboard.markdown import section
-from flbench.leaderboard.pages import HOW_TO_READ, how_to_read
+from flbench.leaderboard.pages import HOW_TO_READ, OF_TASKS, how_to_read
 from flbench.leaderboard.row_details import details
 from flbench.leaderboard.separation import separations
 from flbench.leaderboard.table import Table, TableRow, tables
@@ -212,9 +213,11 @@ def test_the_overview_says_of_each_number_what_it_is(tmp_path: Path) -> None:
     text = files["overview.md"].decode()
     assert mentions(text, "t", "a", "RMSE 0.0500"), "who leads"
     assert mentions(text, "s", "b", "accuracy 0.7696")
-    assert "t, toy, RMSE" in text and "s, toy, accuracy" in text
-    assert how_to_read(tables(tmp_path / "results")) in files["README.md"].decode()
-    assert how_to_read(tables(tmp_path / "results")).startswith(HOW_TO_READ)
+    (headings,) = re.findall(r"^\| method \| (Toy.+)$", text, re.MULTILINE)
+    assert [cell.strip() for cell in headings.strip(" |").split("|")] == [
+        "Toy, s, 3 rounds, accuracy", "Toy, t, 3 rounds, RMSE", "Toy, u, 3 rounds, accuracy",
+    ]  # fmt: skip
+    assert how_to_read(tables(tmp_path / "results")) == HOW_TO_READ + OF_TASKS
 
 
 # --- what shows one table -------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def test_a_change_of_errors_says_which_way_is_better(tmp_path: Path) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("| a ")]
     cells = [cell.strip() for cell in line.split("|")]
     assert cells[2].startswith("0.5000") and cells[3].startswith("0.1000")
-    assert cells[4:6] == ["-0.4000", "1"]
+    assert cells[4:7] == ["-0.4000", "1 of 2", "1"], "the lower error is the first place"
     assert mentions(text, "b (1 to 2)")
 
 

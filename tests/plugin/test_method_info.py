@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from methods_page import page, table
+from mentions import mentions
+from methods_page import KINDS, page, table
 from suites_page import page as suites_page
 from toy import install, python
 
@@ -25,7 +26,6 @@ from flbench.plugin.method_info import (
     WrittenParameter,
     departures,
     method_info,
-    method_infos,
 )
 from flbench.plugin.registry import Entry, diagnose, entries, load_entry
 
@@ -242,9 +242,8 @@ def test_what_a_stranger_does_not_say_stays_empty(
     assert code == 0
     assert "\n  odd " in out
     assert "\n  pfedlia " in out
-    assert f"\n## odd\n\n{f'{summary} *no paper named*'.strip()}\n" in page([told])
-    assert ("```text" in page([told])) is bool(text)
-    assert ("| `x` | `int` | - | - |" in page([told])) is bool(parameters)
+    assert f"\n## odd\n\n{f'{summary} *no paper named*'.strip()}.\n" in page([told])
+    assert ("Settings: `x`." in page([told])) is bool(parameters)
     (row,) = [row for row in plain("methods") if row["name"] == "odd"]
     assert row == {
         "name": "odd", "summary": summary, "distribution": "strangers", "version": "1.0",
@@ -262,9 +261,8 @@ def test_a_file_that_is_no_text_leaves_the_method_info_empty(
     assert method_info(Entry("methods", "x", "latin:X", "d", "1")) == empty
 
 
-def test_two_methods_that_say_nothing_are_no_variants_of_each_other() -> None:
+def test_methods_that_say_nothing_stand_on_the_page() -> None:
     silent = [MethodInfo(name, "", "", 0, "", (), (), {}, "", "d 1") for name in ("one", "two")]
-    assert "variant" not in page(silent)
     assert page(silent).count("*no paper named*") == 2
 
 
@@ -344,21 +342,27 @@ def test_two_packages_of_one_name_are_both_told(monkeypatch: pytest.MonkeyPatch)
     assert told[2].strip() == f"broken: two packages offer it: {rivals}; uninstall one"
 
 
-def test_the_table_of_methods_is_markdown() -> None:
-    out = page(method_infos())
-    row = "| `oracle` | FedAvg within the true groups: an upper bound, never ranked. | clustered |"
-    assert f"{row} Rokvic, Danassis, Faltings, IJCNN 2025 | setup, cluster, join |" in out
-    assert "It is a variant of [dc-pfl](#dc-pfl); the description is there." in out
-    assert out.count("```text") == out.count("\n```\n") < len(METHODS)
-    for line in out.splitlines():
-        assert not line.startswith("| `") or line.replace("\\|", "").count("|") in (5, 6), line
+def test_the_page_of_methods_has_a_few_lines_for_each() -> None:
+    infos = [method_info(entry) for entry in METHODS.values()]
+    out = page(infos)
+    assert [line[3:] for line in out.splitlines() if line.startswith("## ")] == list(METHODS)
+    assert f"all {len(METHODS)} of them" in " ".join(out.split())
+    rows = [line.split(" | ") for line in table(infos)[2:]]
+    assert sum(int(row[1]) for row in rows) == len(METHODS)
+    assert all(name in KINDS for name in {one.kind for one in infos})
+    (oracle,) = [part for part in out.split("\n## ") if part.startswith("oracle\n")]
+    assert mentions(" ".join(oracle.split()), "Rokvic", "IJCNN 2025", "(../plugins/oracle.py)")
+    for one in infos:
+        for parameter in one.parameters:
+            assert f"`{parameter.name}=" in out
 
 
-def test_what_stands_in_a_table_cannot_break_it() -> None:
+def test_what_stands_on_the_page_cannot_break_it() -> None:
     odd = WrittenParameter("x", "int | None", "'a|b'", "one\n  two")
-    told = MethodInfo("odd", "A | B.", "P,\nQ", 0, "", (), (odd,), {}, "Text.", "d 1")
-    assert table([told])[-1] == "| `odd` | A \\| B. | - | P, Q | - |"
-    assert "| `x` | `int \\| None` | `'a\\|b'` | one two |" in page([told])
+    told = MethodInfo("odd", "A | <B>.", "P,\nQ*", 0, "a|b", (), (odd,), {}, "Text.", "d 1")
+    assert table([told])[-1] == "| a\\|b | 1 | - | [odd](#odd) |"
+    assert "A | \\<B>. *P, Q\\**." in page([told])
+    assert "Settings: `x='a|b'`." in page([told])
 
 
 @pytest.mark.parametrize(

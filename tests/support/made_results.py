@@ -140,10 +140,10 @@ def write(folder: Path, *found: Result | Skip) -> Path:
 
 
 def page(folder: Path) -> str:
-    """All tables of a folder of result files as one text, without links and pictures."""
+    """All tables of a folder of result files as one text, without links, signs and pictures."""
     lines = [line for table in tables(folder) for line in ("", *section(table, "R"))]
     text = "\n".join(["# Leaderboard", *lines]) + "\n"
-    return re.sub(r"(?<!\\)\[((?:\\.|[^\]\\])*)\]\(R/[^)]*\)", r"\1", text)
+    return re.sub(r"(?<!\\)\[((?:\\.|[^\]\\])*)\]\(R/[^)]*\)( [†‡§¶]+)?", r"\1", text)
 
 
 def sealed(table: dict[str, Any]) -> str:

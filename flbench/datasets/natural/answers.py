@@ -20,6 +20,9 @@ from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in
 
 FILE = plain("lme4/VerbAgg", "7bd4403e46b7ea3f550d3825aee87d84340773197f960a1f906f05defdf3f434")
 VALUES = {"mode": ("want", "do"), "situ": ("other", "self"), "btype": ("curse", "scold", "shout")}
+TITLES = {"answers": "Answers about anger"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "answers": DatasetInfo(
         source="Vansteelandt 2000; De Boeck, Wilson 2004; table VerbAgg of lme4",

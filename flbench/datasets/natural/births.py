@@ -42,6 +42,9 @@ FIRST, TESTED = 1980, 1987
 """First year of the training part and of the test part."""
 DAYS = ("Sun", "Mon", "Tues", "Wed", "Thurs", "Fri", "Sat")
 LENGTHS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+TITLES = {"births": "Births", "births-number": "Births as a number"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "births": DatasetInfo(
         source="National Center for Health Statistics, USA 1969-88; table Birthdays of mosaicData",

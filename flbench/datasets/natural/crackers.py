@@ -18,6 +18,9 @@ from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in
 FILE = plain("Ecdat/Cracker", "bcbe5ef853f88a8980e3f2c082e988895be2e2f3c505363a8d9bf24eeecf0c53")
 TESTED = 0.25
 """Share of a household's purchases, the last ones, that is tested."""
+TITLES = {"crackers": "Crackers"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "crackers": DatasetInfo(
         source="Jain, Vilcassim, Chintagunta 1994; Paap, Franses 2000; table Cracker of Ecdat",

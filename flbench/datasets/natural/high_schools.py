@@ -30,6 +30,9 @@ CATEGORIES = ("minrty", "sx", "sector")
 COLUMNS = ("school", "ses", "mAch", *CATEGORIES)
 TESTED = 0.25
 """Share of a school's students, the last ones in the table, that is tested."""
+TITLES = {"high-schools": "High schools"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "high-schools": DatasetInfo(
         source="High School and Beyond 1982; Raudenbush, Bryk 2002; table Hsb82 of mlmRev",

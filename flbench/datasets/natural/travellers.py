@@ -22,6 +22,9 @@ from flbench.datasets.natural.packaged import INSTALL, PackagedColumns, found_in
 FILE = plain("Ecdat/Train", "a4e2f650cecfb81aff3b9655ab06653d4f81483fd6e451c3f0b432c617d3c98a")
 LEAST = 10
 """Answers of a client."""
+TITLES = {"travellers": "Train journeys"}
+MEDIUM = "tables"
+NATURAL = True
 ABOUT = {
     "travellers": DatasetInfo(
         source="Ben-Akiva, Bolduc, Bradley 1993; Meijer, Rouwendal 2005; table Train of Ecdat",
