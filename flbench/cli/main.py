@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from flbench import __version__
+from flbench.cli.artifact import artifact
 from flbench.cli.check import check
 from flbench.cli.compare import compare
 from flbench.cli.data import data
@@ -86,7 +87,7 @@ for command in (speed, compare):
     app.command(context_settings=PASSES_ON)(command)
 for command in (reproduce, tune, diff, export, leaderboard, plot, sync):
     app.command()(command)
-for command in (submit, verify):
+for command in (submit, verify, artifact):
     app.command()(command)
 app.add_typer(show, name="show")
 
