@@ -21,6 +21,7 @@ release = version = flbench.__version__
 extensions = [
     "myst_parser",
     "navigation",
+    "notebooks",
     "repository_links",
     "web_board",
 ]
@@ -30,6 +31,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/**.md",
+    "docs/notebooks/*.ipynb",
     "leaderboard/*.md",
     "plugins/README.md",
 ]
@@ -39,6 +41,7 @@ exclude_patterns = [
     "**/__pycache__",
     "build",
     "docs/changelog",  # fragments of CHANGELOG.md
+    "docs/tutorial-package",
     "leaderboard/findings.md",  # a part of leaderboard/README.md
     "leaderboard/results",  # linked folder by folder, see docs/tools/repository_links.py
 ]

@@ -155,6 +155,11 @@ class Suite(BaseModel):
     changes: Annotated[dict[str, str], DESCRIBES] = Field(
         default={}, description="changelog: version -> one line"
     )
+    superseded_by: Annotated[str, DESCRIBES] = Field(
+        default="",
+        description="a suite that takes its place: results stay, and count in no comparison across"
+        " suites",
+    )
     paper: Annotated[str, DESCRIBES] = Field(
         default="", description="the paper and table it answers to"
     )
@@ -254,6 +259,13 @@ class Suite(BaseModel):
         description="plugins that join every method, such as an attack, and their parameters: see"
         " Plugins of a suite",
     )
+
+    @field_validator("superseded_by")
+    @classmethod
+    def _another_takes_its_place(cls, other: str, info: ValidationInfo) -> str:
+        if other == info.data.get("name"):
+            raise PydanticCustomError("superseded", "the name of another suite expected")
+        return other
 
     @field_validator("unseen")
     @classmethod

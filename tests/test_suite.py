@@ -11,6 +11,7 @@ from mentions import mention
 from toy import toy_suite
 
 from flbench.errors import UserError
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.suite import _place, load_suite
 
 
@@ -100,3 +101,22 @@ def test_a_suite_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     marked = tmp_path / plain.name
     marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
     assert load_suite(str(marked)).hash() == load_suite("natural-writers").hash()
+
+
+def test_a_newer_suite_takes_the_place_of_one_and_no_hash_moves(tmp_path: Path) -> None:
+    path = Path(str(load_entry(find("suites", "iid"))))
+    text = path.read_text(encoding="utf-8")
+    older = tmp_path / "iid.toml"
+    older.write_text(f'superseded_by = "newer"\n{text}', encoding="utf-8")
+    found, before = load_suite(str(older)), load_suite("iid")
+    assert (before.superseded_by, found.superseded_by) == ("", "newer")
+    assert (found.hash(), found.settings()) == (before.hash(), before.settings())
+    older.write_text(f'superseded_by = "iid"\n{text}', encoding="utf-8")
+    with pytest.raises(UserError, match=mention("superseded_by", "iid", "another")):
+        load_suite(str(older))
+
+
+def test_an_installed_suite_takes_the_place_of_one_that_is_superseded() -> None:
+    places = {name: load_suite(name).superseded_by for name in entries("suites")}
+    for new in filter(None, places.values()):
+        assert places[new] == "", "the newest one is named"

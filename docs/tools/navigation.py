@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 LISTS = ("leaderboard/README",)
 """Pages other than the index that the pages they link are below."""
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n?)*)", re.MULTILINE)
-ENTRY = re.compile(r"^- \[([^]]+)\]\(([^)#:]+)\.md\)", re.MULTILINE)
+ENTRY = re.compile(r"^- \[([^]]+)\]\(([^)#:]+)\.(?:md|ipynb)\)", re.MULTILINE)
 BESIDE = re.compile(r"\]\(([\w.-]+)\.md[)#]")
 
 

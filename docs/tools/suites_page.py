@@ -110,9 +110,9 @@ def _fields() -> list[str]:
         wrapped(
             "A suite is a TOML file with these fields; its name is that of the file, without",
             "`.toml`. `--set FIELD=VALUE` sets one of them for one run, but for `version`,",
-            "`summary`, `changes`, `paper`, `printed`, `printed_judged` and `offline_dataset`, and",
-            "`--metric` sets `metrics`. A section `[on.DATASET]` has the values for another data",
-            "set.",
+            "`summary`, `changes`, `superseded_by`, `paper`, `printed`, `printed_judged` and",
+            "`offline_dataset`, and `--metric` sets `metrics`. A section `[on.DATASET]` has the",
+            "values for another data set.",
         ),
         "",
         "The smallest suite, which `flbench run -p fedavg -s mine.toml` runs if that is its file:",

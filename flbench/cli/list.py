@@ -9,7 +9,7 @@ import typer
 
 from flbench.errors import UnknownName
 from flbench.plugin.method_info import method_info
-from flbench.plugin.registry import KINDS, Entry, diagnose, entries, summary_of
+from flbench.plugin.registry import KINDS, Entry, diagnose, entries, summary_of, superseded_by
 from flbench.terminal.lines import tell
 
 
@@ -66,6 +66,8 @@ def listing(kind: str, details: bool = False, tried: Reasons | None = None) -> l
             hooks = f"hooks: {', '.join(about.hooks) or 'none'}"
             about_it = "; ".join(filter(None, (about.kind, about.source, hooks)))
             lines.append(f"  {'':<{width}}  {about_it}")
+        if newer := superseded_by(entry):
+            lines.append(f"  {'':<{width}}  superseded by {newer}")
         if why := why_broken(entry, tried):
             lines.append(f"  {'':<{width}}  broken: {why}")
     return lines
@@ -91,5 +93,7 @@ def plain(kind: str, tried: Reasons | None = None) -> list[dict[str, object]]:
             about = method_info(entry)
             row |= {"paper": about.paper, "year": about.year, "kind": about.kind}
             row["hooks"] = list(about.hooks)
+        if kind == "suites":
+            row["superseded_by"] = superseded_by(entry)
         rows.append(row)
     return rows

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from flbench import __version__
+from flbench.cli.artifact import artifact
 from flbench.cli.check import check
 from flbench.cli.compare import compare
 from flbench.cli.data import data
@@ -58,8 +59,17 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             if hasattr(error, "format_message"):  # a usage error, which the library prints
-                error.message = escaped(str(error.message))  # type: ignore[attr-defined]
+                takes = self.takes(ctx.invoked_subcommand, getattr(error, "option_name", ""))
+                error.message = escaped(f"{error.message}{takes}")  # type: ignore[attr-defined]
             raise
+
+    def takes(self, command: str | None, option: str) -> str:
+        """What an option of a command takes, to be added to what is wrong with it; "" = unknown."""
+        found = self.commands.get(command or "")
+        for one in found.params if found else ():
+            if option in one.opts and (told := getattr(one, "help", "")):
+                return f" {option}: {told}"
+        return ""
 
 
 app = typer.Typer(
@@ -77,7 +87,7 @@ for command in (speed, compare):
     app.command(context_settings=PASSES_ON)(command)
 for command in (reproduce, tune, diff, export, leaderboard, plot, sync):
     app.command()(command)
-for command in (submit, verify):
+for command in (submit, verify, artifact):
     app.command()(command)
 app.add_typer(show, name="show")
 

@@ -23,7 +23,7 @@ from flbench.errors import (
     machine_error,
 )
 from flbench.sweeps.launchers import COMPLETE, CellInterrupted, run_cells
-from flbench.sweeps.request import Cell, RunRequest, command, resolve
+from flbench.sweeps.request import Cell, RunRequest, command, resolve, superseded
 
 if TYPE_CHECKING:
     from flbench.results.schema import Result
@@ -40,7 +40,10 @@ def run(request: RunRequest) -> None:
 
     with rank_zero_output(request.engine.devices, request.engine.nodes):
         console = Console()
-        run_all(request, resolve(request, console), console)
+        cells = resolve(request, console)
+        for line in superseded(cells):
+            console.say(line)
+        run_all(request, cells, console)
 
 
 def run_all(request: RunRequest, cells: Sequence[Cell], console: Console) -> None:

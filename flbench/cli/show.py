@@ -69,6 +69,8 @@ def show_suite(
     )
     suite, layers = suite_of(request, lambda message: tell(f"note: {message}"))
     tell(f"{suite.name} (version {suite.version}): {suite.summary}", suite.paper)
+    if suite.superseded_by:
+        tell(f"superseded by {suite.superseded_by}")
     for key, value in suite.settings().items():
         tell(f"  {key} = {value}")
     if suite.metrics:

@@ -37,8 +37,8 @@ def submit(
         str | None,
         typer.Option(
             metavar="BASE",
-            help="only print, as Markdown, what changes on the leaderboard since a revision of git"
-            " or against a folder of result files",
+            help="only print, as Markdown, what changes on the leaderboard since a revision of git,"
+            " such as HEAD, or against a folder of result files",
         ),
     ] = None,
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 from flbench.cli.options import Workers, read_workers, takes_request
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.launchers import FAILED, run_on_ray
-from flbench.sweeps.request import Cell, RunRequest, resolve
+from flbench.sweeps.request import Cell, RunRequest, resolve, superseded
 from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def sweep(
     if launcher == "local":
         prepare_workers(number)
     cells = resolve(replace(request, resume=True), progress)
+    for line in superseded(cells):
+        progress.say(line)
     if launcher == "print":
         print_commands(cells, progress)
         return

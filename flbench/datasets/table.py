@@ -17,6 +17,8 @@ Columns, named in the first line of a file in UTF-8:
 Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
 
     label      the columns that are predicted, `label` by default; of classes it is one
+    client     the column that says whose row it is, `client` by default
+    split      the column that says the part, `split` by default
     task       what they hold: classes, numbers (one or several columns), or labels, of which a
                sample has any number: a column of 0 and 1 for each, or one column of words between ;
                with `none` for no label
@@ -71,7 +73,7 @@ VALUES = 100
 """Most values of a column that is not numeric."""
 LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 """The column that is predicted unless another one is named, and those that are no features."""
-OPTIONS = ("label", "task", "missing", "leave", "use", "text", "time", "gap", "separator")
+OPTIONS = (LABEL, *RESERVED, "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 MEDIUM = "tables"
@@ -90,7 +92,7 @@ def table(root: Path, argument: str) -> Dataset:
     path = user_path(name)
     if not path.is_file():
         raise no_file(path)
-    columns = read(path, options.get("separator", ","))
+    columns = under_our_names(path, read(path, options.get("separator", ",")), options)
     targets = listed(options, "label") or [LABEL]
     for one in targets:
         if one not in columns:
@@ -253,6 +255,25 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
             f"csv:{argument}: gap is a number of rows, beside time=COLUMN; got '{options['gap']}'"
         )
     return name, options
+
+
+def under_our_names(
+    path: Path, columns: dict[str, list[str]], options: dict[str, str]
+) -> dict[str, list[str]]:
+    """The columns, those that `client=` and `split=` name under these two names.
+
+    Raises:
+        UserError: there is no such column, or the name is another one's.
+    """
+    ours = {options[name].strip(): name for name in RESERVED if name in options}
+    for theirs, name in ours.items():
+        if theirs not in columns:
+            raise damaged(path, f"?{name}={theirs}: it has {', '.join(columns)}")
+        if theirs != name and name in columns:
+            raise damaged(
+                path, f"?{name}={theirs}: it has a column '{name}' too: give that one another name"
+            )  # fmt: skip
+    return {ours.get(name, name): values for name, values in columns.items()}
 
 
 def listed(options: dict[str, str], option: str) -> list[str]:

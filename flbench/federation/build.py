@@ -79,6 +79,8 @@ def divided(
         ordered = with_domains(dataset, partition, rest[~away], rest[away], held_out)
     else:
         ordered = newcomers_last(suite, partition, rest, seed)
+    if left := unused_domains(dataset, rest, ordered.clients):
+        say(f"{dataset.name}: {left}: more take part with --set suite.clients=NUMBER")
     tests = test_sets(suite, dataset, test_pool, ordered.clients, fixed.test is not None, seed)
     validations = None
     if fixed.validation is not None:
@@ -139,6 +141,20 @@ def partitioned(
             f"{error}; the server took {len(server)} samples before the clients got theirs:"
             " --set suite.server_samples=0 leaves them to the clients"
         ) from None
+
+
+def unused_domains(dataset: Dataset, pool: Indices, clients: Sequence[Indices]) -> str:
+    """How many domains of the pool no client has a sample of, in words; "" = none, or no domains.
+
+    Args:
+        pool: samples that are divided.
+        clients: of each client its samples.
+    """
+    if dataset.domains is None:
+        return ""
+    domains = dataset.domains.numpy()
+    there, used = np.unique(domains[pool]), np.unique(domains[np.concatenate(clients)])
+    return f"{len(used)} of {len(there)} domains take part" if len(used) < len(there) else ""
 
 
 def groups_of_domains(

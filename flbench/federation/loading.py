@@ -12,7 +12,7 @@ from torch import Tensor
 from flbench.core.dataset import Dataset
 from flbench.errors import BadParameter, MissingData, PluginError, UserError
 from flbench.plugin.isolation import produced
-from flbench.plugin.registry import find, load_entry
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.tasks import TaskName
 
 MOST_ALL_DIFFERENT = 100
@@ -57,11 +57,25 @@ def load_dataset(name: str, root: Path) -> Dataset:
 def entry_name(name: str) -> str:
     """The installed data set that a name is of.
 
+    Raises:
+        BadParameter: it is the path of a file or folder, and says not what this holds.
+
     Example:
         >>> entry_name("npz:FILE"), entry_name("digit-5[mnist,usps]")
         ('npz', 'digit-5')
     """
-    entry, _, _ = name.partition(":")
+    entry, colon, _ = name.partition(":")
+    known = entries("datasets")
+    path = Path(entry.partition("?")[0])
+    kind = path.suffix[1:].lower()
+    if not colon and entry not in known:
+        if kind in known:
+            raise BadParameter(f"data set: '{name}' is a file: type {kind}:{name}")
+        if path.is_dir() or path.is_file():
+            raise BadParameter(
+                f"data set: '{name}' is a path: say what it holds, as in csv:{name}, images:{name}"
+                f" or text:{name} (flbench data lists all)"
+            )
     return entry.partition("[")[0] if entry.endswith("]") else entry
 
 

@@ -194,6 +194,7 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
     unit = "" if task.name == "classes" else f", {task.heading}"
     count = f"{len(table.rows)} row{'' if len(table.rows) == 1 else 's'}"
     count += ", newcomers" if table.joins_late else ""
+    count += f"; superseded by {table.superseded_by}" if table.superseded_by else ""
     return Section(
         "--".join([slug(table.suite), slug(table.dataset), table.fingerprint]),
         table.shown,

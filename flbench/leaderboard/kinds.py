@@ -55,7 +55,9 @@ def judged_alike(found: Sequence[Table]) -> list[Table]:
     """The tables that count across suites.
 
     One in which some clients join after training is left out where the same suite and data set also
-    have one in which all train: it is there to compare newcomers.
+    have one in which all train: it is there to compare newcomers. Tables of suites that others
+    take the place of are left out, too.
     """
+    found = [one for one in found if not one.superseded_by]
     whole = {(one.suite, one.dataset) for one in found if not one.joins_late}
     return [one for one in found if not one.joins_late or (one.suite, one.dataset) not in whole]

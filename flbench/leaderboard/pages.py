@@ -103,8 +103,17 @@ def suite_page(
     if first.summary:
         lines += ["", f"{first.summary[0].upper()}{first.summary[1:].rstrip('.')}."]
     for table in found:
-        lines += ["", *section(table, results), *_shown(pictures.get(table.title, ()))]
+        shown = [*section(table, results), *_shown(pictures.get(table.title, ()))]
+        lines += ["", *(_folded(table.superseded_by, shown) if table.superseded_by else shown)]
     return "\n".join(lines) + "\n"
+
+
+def _folded(newer: str, section: Sequence[str]) -> list[str]:
+    """A section whose suite has a newer one: its heading, which one, and the rest folded."""
+    heading, *rest = section
+    said = f"**Superseded by {escaped(newer)}.** It counts in no comparison across suites."
+    opened = ["<details><summary>The table</summary>", *rest, "", "</details>"]
+    return [heading, "", said, "", *opened]
 
 
 def _shown(pictures: Sequence[Drawing]) -> list[str]:
@@ -228,7 +237,8 @@ def overview(
 
 def _entry(table: Table) -> tuple[str, str]:
     """A table's line in the index."""
-    return link(table.shown, _place(table)), escaped(table.summary)
+    newer = f"superseded by {table.superseded_by}: " if table.superseded_by else ""
+    return link(table.shown, _place(table)), escaped(newer + table.summary)
 
 
 def _place(table: Table) -> str:

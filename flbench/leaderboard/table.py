@@ -49,6 +49,7 @@ class Table:
         seeds: all seeds of its rows.
         rows: the best mean first.
         undefined: method and reason, where it is not defined.
+        superseded_by: the suite that takes the place of the installed one; "" = none.
         heading: what a person calls it (`flbench.leaderboard.headings`); no other has the same.
     """
 
@@ -60,6 +61,7 @@ class Table:
     seeds: tuple[int, ...]
     rows: tuple[TableRow, ...]
     undefined: tuple[tuple[str, str], ...]
+    superseded_by: str = ""
     heading: str = ""
 
     @property
@@ -130,7 +132,8 @@ def tables_of(found: Sequence[Table], suites: Collection[str], results: Path) ->
 def tables(folder: Path) -> list[Table]:
     """Every table of a folder of result files, by suite, data set and fingerprint.
 
-    Of a suite and data set, those in which some clients join after training are the last.
+    Of a suite and data set, those in which some clients join after training are the last; of all,
+    those of suites whose place another one takes.
 
     What is installed matters too: a suite's version, what its paper prints, methods' defaults.
 
@@ -149,7 +152,10 @@ def tables(folder: Path) -> list[Table]:
         _table(key, groups.get(key, []), skipped.get(key, []), places)
         for key in sorted({*groups, *skipped})
     ]
-    return sorted(found, key=lambda one: (one.suite, one.dataset, one.joins_late))
+    return sorted(
+        found,
+        key=lambda one: (bool(one.superseded_by), one.suite, one.dataset, one.joins_late),
+    )
 
 
 def _table(
@@ -198,6 +204,7 @@ def _table(
         seeds=seeds,
         rows=tuple(sorted(entries, key=lambda row: row.order)),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
+        superseded_by=suite.superseded_by if suite else "",
     )
 
 

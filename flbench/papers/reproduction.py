@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal
 
@@ -289,12 +290,18 @@ def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result
 
 
 def result_of_any_version(spec: RunSpec) -> Result | None:
-    """The result of a run, or of the same settings by the newest other version that has one.
+    """The result of a run, or of the same settings by the newest other version that has one."""
+    path = file_of_any_version(spec)
+    return None if path is None else read_result(path)
+
+
+def file_of_any_version(spec: RunSpec) -> Path | None:
+    """The result file of a run, or of the same settings by the newest other version that has one.
 
     A parameter that a result does not have came later; it must have its default.
     """
     if spec.path.is_file():
-        return read_result(spec.path)
+        return spec.path
     suite, method = fingerprint(spec.suite.settings()), spec.method.described
     defaults = {one.name: one.default for _, layer in spec.method.layers for one in fields(layer)}
     alike = []
@@ -302,8 +309,8 @@ def result_of_any_version(spec: RunSpec) -> Result | None:
         found = read_result(path)
         given = {**{name: defaults.get(name) for name in method.params}, **found.method.params}
         if found.fingerprint.suite == suite and found.tuning is None and given == method.params:
-            alike.append(found)
-    return max(alike, key=lambda one: Version(one.method.plugins[0].version), default=None)
+            alike.append((Version(found.method.plugins[0].version), path))
+    return max(alike, key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:

@@ -29,7 +29,11 @@ def by_domain(
         sizes: samples of each client, stratified by label (Office-10: 200, 200, 125, 197).
     """
     if domains is None:
-        raise UserError("partition 'by-domain' needs a data set with domains, such as digits-shift")
+        raise UserError(
+            "partition 'by-domain' needs samples that say of which domain they are, as those of"
+            " digits-shift: csv:FILE?client=COLUMN, hub:NAME?client=COLUMN, or"
+            " Dataset(..., domains=...)"
+        )
     count = len(np.unique(domains))
     if clients < count:
         raise UserError(f"{count} domains need at least {count} clients, got {clients}")

@@ -27,7 +27,10 @@ def natural(
         least: smallest number of samples of a domain that may be drawn.
     """
     if domains is None:
-        raise UserError("partition 'natural' needs a data set with domains, such as leaf:FOLDER")
+        raise UserError(
+            "partition 'natural' needs samples that say whose they are: csv:FILE?client=COLUMN,"
+            " hub:NAME?client=COLUMN, leaf:FOLDER, or Dataset(..., domains=...)"
+        )
     sizes = np.bincount(domains)
     enough = np.flatnonzero(sizes >= least)
     if not len(enough):

@@ -52,7 +52,17 @@ def own_method(method: object) -> tuple[Entry, type]:
 
 
 def own_dataset(dataset: Dataset) -> tuple[Entry, Callable[[object], Dataset]]:
-    """The entry of a data set that is given as an object, and what gives it under that name."""
+    """The entry of a data set that is given as an object, and what gives it under that name.
+
+    Raises:
+        UserError: it is no `Dataset`.
+    """
+    if not isinstance(dataset, Dataset):
+        table = "; of a data frame: frame.to_csv('FILE.csv', index=False), 'csv:FILE.csv?client=A'"
+        raise UserError(
+            "data set: expected a name, or flbench.Dataset(name, x, y, classes) with tensors, got"
+            f" {_called(dataset)}{table if hasattr(dataset, 'to_csv') else ''}"
+        )
     entry = own_entry("datasets", dataset.name, _hash(_texts(dataset, set())))
     named = dataclasses.replace(dataset, name=entry.name)
 

@@ -257,13 +257,28 @@ def summary_of(entry: Entry) -> str:
         return ""
 
 
+def superseded_by(entry: Entry) -> str:
+    """The suite that takes the place of a suite; "" = none, or the entry is of another kind."""
+    path = source_file(entry) if entry.kind == "suites" else None
+    if path is None:
+        return ""
+    try:
+        return str(_table(path.with_name(f"{entry.name}.toml")).get("superseded_by", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+
+
 def _summary(entry: Entry) -> str:
     path = source_file(entry)
     if path is None:
         return ""
     settings = path.with_name(f"{entry.name}.toml")
     if entry.kind in ("suites", "papers") or (entry.kind == "studies" and settings.is_file()):
-        return str(tomllib.loads(settings.read_text(encoding="utf-8-sig")).get("summary", ""))
+        return str(_table(settings).get("summary", ""))
     tree = source_inspection.tree(path)
     nodes = [n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     found = next((node for node in nodes if node.name == entry.target()), None)

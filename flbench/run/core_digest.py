@@ -56,9 +56,9 @@ PARTS: Mapping[str, str] = {
 The names of parts are in checkpoints; where modules move, the right side alone changes.
 """
 ASIDE = (
-    "__init__ __main__ cli figures leaderboard papers sinks submission sweeps terminal testing"
-    " errors locks core.conformance core.deferred_dynamo core.deferred_torchmetrics core.deferring"
-    " core.free_memory core.knowledge core.parameters engine.machine.processor"
+    "__init__ __main__ artifact cli figures leaderboard papers sinks submission sweeps terminal"
+    " testing errors locks core.conformance core.deferred_dynamo core.deferred_torchmetrics"
+    " core.deferring core.free_memory core.knowledge core.parameters engine.machine.processor"
     " federation.holdings"
     " engine.processes.fork_server engine.processes.own_process engine.processes.workers"
     " plugin.dataset_words plugin.field_types plugin.method_info plugin.own_objects plugin.registry"

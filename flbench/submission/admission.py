@@ -119,7 +119,8 @@ def read(path: Path, root: Path) -> SubmittedFile:
         UserError: it is not a result file, or a name in it cannot be the name of a folder.
     """
     if path.is_symlink() or not path.is_file():
-        raise UserError(f"{path}: expected a file seed-<n>.json, or a folder with some; no link")
+        what = "no link" if path.exists() else f"nothing is there, seen from {Path.cwd()}"
+        raise UserError(f"{path}: expected a file seed-<n>.json, or a folder with some; {what}")
     if path.stat().st_size > LARGEST:
         size = f"{path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
         raise UserError(f"{path}: {size}; let the method note less (ctx.note)")

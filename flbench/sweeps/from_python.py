@@ -12,10 +12,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from flbench.engine.options import EngineOptions
-from flbench.errors import BadParameter, FlbenchError, Undefined, UnknownName, machine_error
+from flbench.errors import (
+    BadParameter,
+    FlbenchError,
+    Undefined,
+    UnknownName,
+    UserError,
+    machine_error,
+)
 from flbench.plugin.registry import Entry, OwnObjects, offering
 from flbench.results.kept_files import KeepOptions
 from flbench.sweeps.launchers import SKIPPED, Outcome
@@ -127,7 +134,7 @@ def run_suites(
         FlbenchError: no run has a result; this is the first one's error.
     """
     which = range(seeds) if isinstance(seeds, int) else seeds
-    outcomes = _run(list(methods), list(suites), list(which), options)
+    outcomes = _run(_several("methods", methods), _several("suites", suites), list(which), options)
     results = tuple(one.result for one in outcomes.values() if one.result is not None)
     if not results:
         raise _error_of(next(iter(outcomes.values())))
@@ -169,8 +176,12 @@ def _run(
     for what, given in (("method", methods), ("suite", suites), ("seed", seeds)):
         if not given:
             raise BadParameter(f"{what}s: expected one {what} or more, got none")
+    for suite in suites:
+        if not isinstance(suite, str | Path):
+            kind = type(suite).__name__
+            raise BadParameter(f"suite: expected a name or the path of a TOML file, got a {kind}")
     if unknown := sorted({*options} - {*RunOptions.__annotations__}):
-        raise UnknownName("option", unknown[0], RunOptions.__annotations__, listed="there are")
+        raise _unknown_option(unknown[0], options)
     called = [_called(method) for method in methods]
     request, own = _request(suites, seeds, options)
     own = {**own, **{key: one for method in called for key, one in method.own.items()}}
@@ -196,12 +207,41 @@ def _run(
         )
 
 
+def _unknown_option(name: str, options: Mapping[str, object]) -> UserError:
+    """The error of an option that there is not: what to type instead."""
+    from flbench.suite import suite_field
+
+    if name in ("seed", "seeds"):
+        return BadParameter(f"{name}: run_suite has seed=0; run_suites has seeds=4 or seeds=[0, 7]")
+    if suite_field(name):
+        return BadParameter(
+            f"{name}: it is a field of the suite: give settings={{'{name}': {options[name]!r:.80}}}"
+        )
+    own = "a parameter of a method goes into settings={...}; there are"
+    return UnknownName("option", name, RunOptions.__annotations__, listed=own)
+
+
+def _several(what: str, given: object) -> list[Any]:
+    """Methods or suites of a call.
+
+    Raises:
+        BadParameter: it is one name.
+    """
+    if isinstance(given, str | Path):
+        names = str(given).split(",")
+        raise BadParameter(f"{what}: expected a list, got a text: give {names}")
+    return list(given)  # type: ignore[call-overload, no-any-return]
+
+
 def _called(method: object) -> CalledMethod:
     """A method of a call, as `run_suite` takes it.
 
     Raises:
         UserError: it is none.
     """
+    names = method.split(",") if isinstance(method, str) else method
+    if isinstance(names, list) and (len(names) > 1 or not isinstance(method, str)):
+        raise BadParameter(f"method: expected one, got {method!r:.80}: run_suites takes a list")
     if isinstance(method, str):
         return CalledMethod(method)
     if isinstance(method, tuple):

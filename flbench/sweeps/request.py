@@ -170,6 +170,12 @@ def resolve(
     return list(cells.values())
 
 
+def superseded(cells: Sequence[Cell]) -> list[str]:
+    """A line for each suite of some cells that another one takes the place of."""
+    suites = {cell.spec.suite.name: cell.spec.suite.superseded_by for cell in cells}
+    return [f"suite '{old}' is superseded by '{new}'" for old, new in suites.items() if new]
+
+
 def suite_of(
     request: RunRequest, say: Callable[[str], None]
 ) -> tuple[Suite, tuple[tuple[str, object], ...]]:

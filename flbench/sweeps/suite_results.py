@@ -103,6 +103,11 @@ class SuiteResults(Sequence[Result]):
         return len(self.results)
 
     def __getitem__(self, at: Any) -> Any:  # noqa: ANN401 - a number or a slice
+        if isinstance(at, str):
+            raise UserError(
+                f"results['{at}']: expected a number; of a method, type"
+                f" [one for one in results if one.method.name == '{at}']"
+            )
         return self.results[at]
 
     def __str__(self) -> str:

@@ -23,6 +23,17 @@ from flbench.results.schema import Result
 from flbench.tasks import TASKS, Task
 
 
+def terminal_of_errors() -> Terminal:
+    """Standard error; it is a terminal only if a person looks at it.
+
+    Kernels of notebooks and hosted CI set FORCE_COLOR, which rich takes for a terminal: bars would
+    be drawn with codes that move a cursor.
+    """
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    forced = None if is_terminal else False
+    return Terminal(file=sys.stderr, force_terminal=forced, force_jupyter=False)
+
+
 @contextmanager
 def imports_stay(terminal: Terminal) -> Iterator[None]:
     """Import large packages, and say so in a terminal.
@@ -77,7 +88,7 @@ class Console:
     """Number of lines per run if standard error is not a terminal."""
 
     def __init__(self) -> None:
-        self._terminal = Terminal(file=sys.stderr, force_jupyter=False)  # there: plain lines
+        self._terminal = terminal_of_errors()
         self._bar: progress.Progress | None = None
         self._began = 0.0
         self._first = 1
@@ -103,7 +114,7 @@ class Console:
         done = info.first - 1
         empty = headline_text(self._headline, "  -  ")
         self._bar.add_task(escaped(title), total=info.rounds, completed=done, headline=empty)
-        self._bar.start()
+        self._show_bar()
 
     @hookimpl
     def round_finished(self, record: RoundRecord) -> None:
@@ -165,13 +176,33 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        if getattr(sys.breakpointhook, "__self__", None) is self:
+            sys.breakpointhook = sys.__breakpointhook__
+
+    def _show_bar(self) -> None:
+        """Draw the bar. It is taken away when a debugger asks for the terminal (`breakpoint()`)."""
+        assert self._bar is not None
+        self._bar.start()
+        if sys.breakpointhook is sys.__breakpointhook__ and not os.getenv("PYTHONBREAKPOINT"):
+            sys.breakpointhook = self._debug
+
+    def _debug(self, *_: object, **__: object) -> None:
+        """Begin pdb where `breakpoint()` stands, without the bar and what it does to streams."""
+        import pdb
+
+        self.close()
+        pdb.Pdb(stdout=self._terminal.file).set_trace(sys._getframe(1))
 
 
 class SweepProgress(Console):
     """Progress of many runs: a line for each finished run, and bars in a terminal.
 
-    The upper bar counts runs; below it, each current run has one for its rounds (`RunBar`).
+    The upper bar counts runs; below it, each current run has one for its rounds (`RunBar`). Where
+    there is no terminal, as in a notebook, a line says from time to time how far a run is.
     """
+
+    SILENT = 10.0
+    """Most seconds without a line where there is no terminal, unless a round takes longer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +210,7 @@ class SweepProgress(Console):
         self._said: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._total = self._before = 0
-        self._opened = 0.0
+        self._opened = self._told = 0.0
         self._run = RunBar(self)
 
     def importing(self) -> AbstractContextManager[object]:
@@ -193,6 +224,15 @@ class SweepProgress(Console):
             self._said.add(message)
             super().say(message)
 
+    def tell(self, line: str) -> None:
+        """Print a line, and remember when."""
+        super().tell(line)
+        self._told = time.monotonic()
+
+    def is_silent(self) -> bool:
+        """Whether nothing has said for some seconds how far the runs are."""
+        return self._bar is None and time.monotonic() - self._told >= self.SILENT
+
     def open(self, counts: Mapping[str, int], total: int) -> None:
         """Show the bars; `counts` is outcome -> number of runs that are finished already."""
         self._counts, self._total, self._opened = Counter(counts), total, time.monotonic()
@@ -200,7 +240,7 @@ class SweepProgress(Console):
         if self._terminal.is_terminal:
             self._bar = self._progress(progress.TextColumn("{task.fields[note]}"))
             self._bar.add_task("all", total=total, completed=self._before, note="")
-            self._bar.start()
+            self._show_bar()
 
     def finished(self, title: str, what: str, rest: str) -> None:
         """Print a finished run's line and advance the upper bar; `what` is its outcome."""
@@ -235,22 +275,26 @@ class RunBar(Console):
     def __init__(self, sweep: SweepProgress) -> None:
         self._sweep = sweep
         self._task: progress.TaskID | None = None
+        self._title = ""
 
     def run_started(self, info: RunInfo) -> None:
         """Open the bar."""
         self._begin(info)
         self.close()
+        self._title = f"{info.method} on {info.suite}, seed {info.seed}"
         if (bar := self._sweep._bar) is not None:
-            title = escaped(f"{info.method} on {info.suite}, seed {info.seed}")
+            title = escaped(self._title)
             self._task = bar.add_task(title, total=info.rounds, completed=info.first - 1, note="")
 
     def round_finished(self, record: RoundRecord) -> None:
-        """Advance the bar."""
+        """Advance the bar, or print a line if nothing else did for a while."""
         self._update(record)
+        shown = headline_text(self._headline, self._shown)
+        note = f"{shown}  {span(self._left(record))} left"
         if (bar := self._sweep._bar) is not None and self._task is not None:
-            shown = headline_text(self._headline, self._shown)
-            note = f"{shown}  {span(self._left(record))} left"
             bar.update(self._task, completed=record.round, note=note)
+        elif self._sweep.is_silent() and record.round < record.rounds:
+            self._sweep.tell(f"  {self._title}: round {record.round}/{record.rounds}  {note}")
 
     def close(self) -> None:
         """Remove the bar."""

@@ -52,8 +52,12 @@ def _print(
         to: None = standard output.
     """
     lines = [[escaped(text) for text in line] for line in lines]
-    plain = Terminal(markup=False, emoji=False, force_jupyter=False)  # brackets are part of names
-    terminal = plain if to is None else Terminal(file=to, width=WIDE, markup=False, emoji=False)
+    width, forced = (None, None) if to is None else (WIDE, False)
+    terminal = Terminal(
+        file=to, width=width, force_terminal=forced,
+        force_jupyter=False,  # in a notebook rich would show the table, and write nothing
+        markup=False, emoji=False,  # brackets are part of names
+    )  # fmt: skip
     table = Table(title=escaped(title), title_justify="left")
     natural, least = [], []
     for (heading, _), column in zip(headings, zip(*lines, strict=True), strict=True):

@@ -489,3 +489,19 @@ def test_a_command_ends_without_looking_for_cycles() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[1:] == ["True"]
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("submit", "--diff"), ("--diff", "HEAD")),
+        (("run", "-p", "fedavg", "-s"), ("-s", "TOML file")),
+        (("run", "--seeds"), ("--seeds", "0..N-1")),
+    ],
+)
+def test_an_option_without_its_value_says_what_it_takes(
+    words: tuple[str, ...], facts: tuple[str, ...], typed: Typed
+) -> None:
+    code, said = typed(*words)
+    assert code == 2
+    assert mentions(said, *facts)

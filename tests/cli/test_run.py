@@ -25,6 +25,7 @@ from flbench.cli.run import run_all as run_cells
 from flbench.engine.options import EngineOptions
 from flbench.engine.sequential import Sequential
 from flbench.errors import Diverged, MachineError, PluginError, Undefined, UserError
+from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_skips, skip_path
 from flbench.results.schema import Skip
 from flbench.run.composition import compose
@@ -379,3 +380,20 @@ def test_what_runs_keep_is_typed_and_verified(typed: Typed, tmp_path: Path) -> N
     assert names == [f"seed-0.{kind}.safetensors" for kind in ("last", "models", "predictions")]
     code, _, errors = typed("study", "influence-cost", "--save-models")
     assert (code, mentions(errors, "influence-cost", "--save-models")) == (1, True)
+
+
+@pytest.mark.slow
+def test_who_runs_or_shows_a_superseded_suite_reads_which_one_takes_its_place(
+    typed: Typed, tmp_path: Path
+) -> None:
+    text = Path(str(load_entry(find("suites", "iid")))).read_text(encoding="utf-8")
+    (tmp_path / "old.toml").write_text(f'superseded_by = "newer"\n{text}', encoding="utf-8")
+    words = ["--suite", "old.toml", "--rounds", "1", "--set", "clients=10"]
+    code, _, told = typed("run", "--plugin", "fedavg,local-only", *words)
+    assert code == 0
+    assert [line for line in told.splitlines() if mentions(line, "old", "superseded", "newer")]
+    assert told.count("newer") == 1, "one line for two methods"
+    _, _, told = typed("sweep", "--plugin", "fedavg", *words)
+    assert told.count("newer") == 1
+    _, said, _ = typed("show", "suite", "old.toml")
+    assert mentions(said, "superseded by newer")

@@ -482,3 +482,34 @@ def test_a_column_that_is_called_group_may_be_something_else(tmp_path: Path, opt
 def test_true_groups_that_are_none(tmp_path: Path, text: str, facts: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=mention(*facts)):
         loaded(tmp_path, text)
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    theirs = TABLE.replace("label,client,split", "state,hospital,part")
+    found = loaded(tmp_path, theirs, "?label=state&client=hospital&split=part")
+    ours = loaded(tmp_path, TABLE)
+    assert torch.equal(found.x, ours.x) and torch.equal(found.y, ours.y)
+    assert found.domain_names == ours.domain_names == ("north", "south")
+    assert found.test is not None and found.test.tolist() == [False, False, True]
+    for options, facts in (
+        ("?label=state&client=ward", ("ward", "hospital")),
+        ("?label=state&split=parts", ("parts", "part")),
+    ):
+        with pytest.raises(UserError, match=mention(*facts)):
+            loaded(tmp_path, theirs, options)
+    both = TABLE.replace("age", "hospital")
+    with pytest.raises(UserError, match=mention("hospital", "client")):
+        loaded(tmp_path, both, "?client=hospital")
+
+
+def test_a_path_without_its_kind_says_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    for name, typed in (
+        ("visits.csv", "csv:visits.csv"),
+        ("visits.csv?label=a", "csv:visits.csv?label=a"),
+        ("a/b.npz", "npz:a/b.npz"),
+        (str(tmp_path), f"images:{tmp_path}"),
+        (str(tmp_path / "mine.txt"), "text:"),
+    ):
+        with pytest.raises(UserError, match=mention(typed)):
+            load_dataset(name, Path("nowhere"))

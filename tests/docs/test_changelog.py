@@ -41,3 +41,8 @@ def test_a_release_is_put_where_readers_look_for_it() -> None:
     before, _, after = text.partition(SETTINGS["start_string"])
     assert "## [Unreleased]" in before
     assert re.match(r"\n*## \[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d\n", after)
+
+
+def test_what_breaks_plugins_is_told_first() -> None:
+    first = SETTINGS["type"][0]
+    assert (first["directory"], first["name"]) == ("plugins", "For authors of plugins")

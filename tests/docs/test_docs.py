@@ -510,3 +510,15 @@ def test_a_wheel_holds_everything(tmp_path: Path) -> None:
     for path in (ROOT / "benchmarks").glob("*.toml"):
         assert f"flbench_benchmarks/{path.name}" in names
     assert not [name for name in names if name.startswith(("tests/", "leaderboard/"))]
+
+
+def test_there_are_not_ten_times_as_many_results_as_the_page_on_submitting_counts() -> None:
+    """If this fails, do what docs/submitting.md says under this heading."""
+    text = " ".join((ROOT / "docs" / "submitting.md").read_text(encoding="utf-8").split())
+    told = re.search(r"there were ([\d,]+) result files of (\d+) MB", text)
+    assert told is not None
+    files, megabytes = int(told[1].replace(",", "")), int(told[2])
+    sizes = [path.stat().st_size for path in (ROOT / "leaderboard/results").rglob("seed-*.json")]
+    assert files / 2 < len(sizes) < 10 * files
+    assert megabytes / 2 < sum(sizes) / 1e6 < 10 * megabytes
+    assert f"{10 * files:,} files or {10 * megabytes} MB" in text

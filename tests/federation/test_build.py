@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from mentions import mention
+from mentions import mention, mentions
 
 from flbench.core.dataset import Dataset
 from flbench.errors import UnknownName, UserError
@@ -170,3 +170,13 @@ def test_partitions_by_classes_are_refused_for_other_targets(partition: str, ref
         return
     with pytest.raises(UserError, match=mention(partition, "numbers", "quantity-skew")):
         federation(numbers, partition=partition)
+
+
+def test_domains_that_nobody_has_are_told() -> None:
+    """Of twelve sites five take part; all twelve do without a word."""
+    said: list[str] = []
+    for clients in (5, 12):
+        one = suite(clients=clients)
+        divide(one, HookCaller((one.name, one), ()), data_of(12), 0, say=said.append)
+    (line,) = said
+    assert mentions(line, "5 of 12", "--set suite.clients=")

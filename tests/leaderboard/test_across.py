@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+import pytest
 from made_results import made, page, twice, write
 from mentions import mentions
 from scipy.stats import rankdata
@@ -15,9 +16,10 @@ from scipy.stats import rankdata
 from flbench.leaderboard.across import PageTable, parts_of, ranked_blocks, wins
 from flbench.leaderboard.html import PAGE, html
 from flbench.leaderboard.markdown import anchor, escaped
-from flbench.leaderboard.pages import overview
+from flbench.leaderboard.pages import index, overview, suite_page
 from flbench.leaderboard.table import tables
 from flbench.results.schema import Energy, Result, Tuning
+from flbench.suite import Suite, load_suite
 
 
 def trained(result: Result, seconds: float, **environment: str) -> Result:
@@ -314,3 +316,43 @@ def test_both_pages_show_every_part(tmp_path: Path) -> None:
     assert all(f">{escape(note)}</p>" in index for part in every for note in part.notes)
     assert any(part.notes for part in every)
     assert parts_of(found) == every
+
+
+def test_a_superseded_suite_stands_last_and_counts_in_no_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str, dataset: str) -> Suite | None:
+        about = {"name": name, "version": 1, "superseded_by": "newer"}
+        return load_suite("iid").model_copy(update=about) if name == "a-old" else None
+
+    without = tables(board(tmp_path / "without"))
+    old = [
+        made(score, method=name, mark="dddddddd", suite={"name": "a-old"})
+        for name, score in {"fedavg": 0.1, "a": 0.2, "b": 0.9}.items()
+    ]
+    tuning = Tuning(budget=2, tried=2, seeds=[9], score="accuracy")
+    old += [one.model_copy(update={"tuning": tuning}) for one in old]
+    old = [
+        one.model_copy(
+            update={"fingerprint": one.fingerprint.model_copy(update={"config": f"c{at}"})}
+        )
+        for at, one in enumerate(old)
+    ]
+    folder = write(board(tmp_path / "old"), *twice(*(trained(one, 10.0) for one in old)))
+    assert parts_of(tables(folder)) != parts_of(without), "it would count"
+    monkeypatch.setattr("flbench.leaderboard.table.suite_of", installed)
+    found = tables(folder)
+    assert [table.suite for table in found] == ["s", "t", "x", "a-old"]
+    assert found[-1].superseded_by == "newer"
+    assert [row.rank for row in found[-1].compared] != [], "its own rows are as they were"
+    assert (parts_of(found), ranked_blocks(found)) == (parts_of(without), ranked_blocks(without))
+
+    page_, lines = html(found)[PAGE].decode(), suite_page(found[-1:], "results", {}).splitlines()
+    assert mentions(page_, "a-old", "superseded by newer")
+    assert "superseded by newer" in index(found, "").splitlines()[-1]
+    heading, said, opened = (
+        next(at for at, line in enumerate(lines) if text in line)
+        for text in ("## a-old", "newer", "<details>")
+    )
+    table = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    assert heading < said < opened < table < lines.index("</details>")

@@ -11,9 +11,17 @@ from mentions import mention, mentioning, mentions
 from toy import Play, install, python
 
 from flbench import UserError, hookimpl
+from flbench.cli.list import listing, plain
 from flbench.errors import PluginError, UnknownName
 from flbench.plugin import registry
-from flbench.plugin.registry import Entry, entries, find, source_file, summary_of
+from flbench.plugin.registry import (
+    Entry,
+    entries,
+    find,
+    source_file,
+    summary_of,
+    superseded_by,
+)
 from flbench.run import composition
 from flbench.run.composition import compose
 
@@ -205,3 +213,21 @@ def test_the_command_list_goes_on_over_a_broken_plugin(stranger: Path) -> None:
     assert "strange" in told
     assert "pfedlia" in told
     assert "TORCH False" in told
+
+
+def test_a_suite_says_which_one_takes_its_place_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flbench.plugin.registry.source_file", lambda entry: tmp_path / "x.py")
+    (tmp_path / "old.toml").write_text('superseded_by = "new"\nsummary = "one"\n')
+    (tmp_path / "broken.toml").write_text("superseded_by = ")
+    old, method, broken, absent = (
+        Entry(kind, name, "x:y", "d", "1")
+        for kind, name in (
+            ("suites", "old"), ("methods", "old"), ("suites", "broken"), ("suites", "absent"),
+        )
+    )  # fmt: skip
+    assert [superseded_by(one) for one in (old, method, broken, absent)] == ["new", "", "", ""]
+    monkeypatch.setattr("flbench.cli.list.entries", lambda kind: {"old": old})
+    assert mentions(listing("suites"), "superseded by new")
+    assert plain("suites")[0]["superseded_by"] == "new"

@@ -491,7 +491,8 @@ def test_the_docs_argue_for_the_tolerance_that_there_is(result: Result) -> None:
     assert [part.name for part in compare(result, result, 3) if part.name not in text] == []
     rows: dict[Path, list[float]] = {}
     for path, one in read_results(ROOT / "leaderboard" / "results"):
-        rows.setdefault(path.parent, []).append(float(one.summary["accuracy_mean"] or 0))
+        if "accuracy_mean" in one.summary:  # not of numbers, nor of several labels
+            rows.setdefault(path.parent, []).append(float(one.summary["accuracy_mean"] or 0))
     spread = [stdev(row) for row in rows.values() if len(row) > 1]
     assert median(spread) > TOLERANCE
 

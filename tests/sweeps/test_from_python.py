@@ -69,6 +69,13 @@ class Broken:
         raise ValueError("not today")
 
 
+class Frame:
+    """Has what a data frame has."""
+
+    def to_csv(self) -> None:
+        """Do nothing."""
+
+
 def points(shift: float = 0.0) -> fl.Dataset:
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     return fl.Dataset("my points", x + shift, (x[:, 0] > 0).long(), 2)
@@ -173,13 +180,18 @@ def test_fingerprints_change_with_the_samples(suite: Path, stops: object) -> Non
 
 
 @pytest.mark.slow
-def test_it_runs_within_an_event_loop_and_in_other_threads(suite: Path) -> None:
+def test_it_runs_within_an_event_loop_and_in_other_threads(
+    suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def within() -> list[Result]:
         here = fl.run_suite("fedavg", suite)
         return [here, await asyncio.to_thread(fl.run_suite, "fedavg", suite)]
 
     one, other = asyncio.run(within())
     assert stable(one) == stable(other)
+    said = capsys.readouterr()
+    assert said.out == "", "what a call prints is progress, on standard error"
+    assert said.err.count("cell 1/1  fedavg on four") == 2
 
 
 @pytest.mark.slow
@@ -241,6 +253,21 @@ def test_what_cannot_be_is_refused_in_one_line(suite: Path) -> None:
         (UserError, "Linear", lambda: fl.run_suite("fedavg", suite, model=nn.Linear(1, 1))),
         (BadParameter, "workers", lambda: fl.run_suites([Louder()], [suite], workers=2)),
         (BadParameter, "power", lambda: fl.run_suite(Louder(power="much"), suite)),  # type: ignore[arg-type]
+        (
+            BadParameter,
+            "settings={'clients': 12}",
+            lambda: fl.run_suite("fedavg", suite, clients=12),
+        ),  # type: ignore[call-arg]
+        (BadParameter, "settings={'lr': 1}", lambda: fl.run_suite("fedavg", suite, lr=1)),  # type: ignore[call-arg]
+        (UnknownName, "settings={...}", lambda: fl.run_suite("fedprox", suite, mu=1)),  # type: ignore[call-arg]
+        (BadParameter, "seeds=4", lambda: fl.run_suite("fedavg", suite, seeds=2)),  # type: ignore[call-arg]
+        (BadParameter, "run_suites", lambda: fl.run_suite(["fedavg", "ditto"], suite)),
+        (BadParameter, "run_suites", lambda: fl.run_suite("fedavg,ditto", suite)),
+        (BadParameter, "['fedavg', 'ditto']", lambda: fl.run_suites("fedavg,ditto", [suite])),
+        (BadParameter, "['iid']", lambda: fl.run_suites(["fedavg"], "iid")),
+        (BadParameter, "dict", lambda: fl.run_suite("fedavg", {"clients": 3})),  # type: ignore[arg-type]
+        (UserError, "csv:FILE.csv", lambda: fl.run_suite("fedavg", suite, dataset=Frame())),  # type: ignore[arg-type]
+        (UserError, "flbench.Dataset(", lambda: fl.run_suite("fedavg", suite, dataset=(1, 2))),  # type: ignore[arg-type]
     ]
     for kind, fact, call in refused:
         with pytest.raises(kind, match=mention(fact)) as found:

@@ -23,6 +23,8 @@ RESULTS = fl.SuiteResults((*FEDAVG, *MINE), {"ditto on toy": "not today"})
 def test_it_is_a_sequence_of_results() -> None:
     assert list(RESULTS) == [*FEDAVG, *MINE]
     assert (len(RESULTS), RESULTS[-1]) == (4, MINE[1])
+    with pytest.raises(UserError, match=mention("one.method.name == 'fedavg'")):
+        RESULTS["fedavg"]
 
 
 def test_the_table_has_every_method_and_what_has_no_result() -> None:

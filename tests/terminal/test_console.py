@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import pdb
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 import pytest
 from listeners import info, record, write
@@ -16,7 +17,7 @@ from toy import Play
 
 from flbench.results.events import RoundRecord
 from flbench.terminal import console as console_module
-from flbench.terminal.console import Console, SweepProgress
+from flbench.terminal.console import Console, RunBar, SweepProgress
 
 
 @pytest.mark.slow
@@ -175,8 +176,58 @@ def test_objects_of_what_is_imported_first_are_not_looked_at_again() -> None:
 def test_in_a_notebook_there_are_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A kernel sets FORCE_COLOR, as hosted CI does; rich takes it for a terminal."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     console = SweepProgress()
     console.open({}, 1)
     console.finished("a cell", "done", "")
     assert capsys.readouterr().err.splitlines() == ["cell 1/1  a cell  0 s left"]
+
+
+def test_without_a_terminal_a_long_run_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("flbench.terminal.console.time.monotonic", lambda: now[0])
+    progress = SweepProgress()
+    progress.tell("2 cells")
+    progress.open({}, 2)
+    for run in (progress, RunBar(progress)):  # in this process, and of another one
+        run.run_started(info())
+        for number, seconds in ((1, 4.0), (2, 6.0), (3, 20.0)):
+            now[0] += seconds
+            run.round_finished(record(number, 3, 0.5))
+    lines = capsys.readouterr().err.splitlines()[1:]
+    assert lines == [
+        "  fedavg on toy, seed 4: round 2/3  accuracy 0.500  5 s left",
+        "  fedavg on toy, seed 4: round 1/3  accuracy 0.500  8 s left",
+    ]
+
+
+def test_a_debugger_gets_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar goes, and pdb begins in the frame of `breakpoint()`, with a stream of its own."""
+    screen = io.StringIO()
+    seen: list[tuple[str, object]] = []
+
+    def set_trace(self: pdb.Pdb, frame: FrameType) -> None:
+        seen.append((frame.f_code.co_name, self.stdout))
+
+    monkeypatch.setattr("pdb.Pdb.set_trace", set_trace)
+    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    for console in (Console(), SweepProgress()):
+        console._terminal = Terminal(file=screen, force_terminal=True, width=120)
+        if isinstance(console, SweepProgress):
+            console.open({}, 1)
+        console.run_started(info())
+        breakpoint()
+        assert seen.pop() == ("test_a_debugger_gets_the_terminal", screen)
+        assert console._bar is None
+        assert sys.breakpointhook is sys.__breakpointhook__
+        console.round_finished(record(3, 3, 0.5))
+        console.close()
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ipdb.set_trace")
+    console.run_started(info())
+    assert sys.breakpointhook is sys.__breakpointhook__
+    console.close()

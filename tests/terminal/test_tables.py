@@ -10,7 +10,7 @@ from made_tasks import as_numbers
 from mentions import mentioning, mentions
 
 from flbench.results.schema import ClientMetricValues
-from flbench.terminal.tables import print_table
+from flbench.terminal.tables import print_table, table_text
 
 
 def test_a_method_without_a_metric_has_no_line_for_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +59,12 @@ def test_a_narrow_terminal_wraps_words_and_cuts_no_number(
     assert "…" not in said
     if width == 80:
         assert max(map(len, said.splitlines())) <= width
+
+
+def test_the_text_of_a_table_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the kernel of a notebook, where rich shows tables itself and codes of colours."""
+    elsewhere = table_text([made(0.25)])
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert table_text([made(0.25)]) == elsewhere
+    assert "0.2500" in elsewhere

@@ -412,8 +412,16 @@ def test_the_laws_can_be_listed(typed: Typed) -> None:
 
 def test_the_page_has_every_law() -> None:
     page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
-    assert rows == [[f"| `{one.name}`", one.description] for one in CHECKS.values()]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{one.name}` | {one.description} |" for one in CHECKS.values()]
+
+
+def test_the_page_begins_with_what_authors_put_into_their_ci() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    first = page.splitlines()[:15]
+    assert '@parametrize_with_checks("my-method")' in first
+    tests = Path(__file__).parents[2] / "docs" / "tutorial-package" / "tests" / "test_kindred.py"
+    assert tests.read_text(encoding="utf-8").replace("kindred", "my-method") in page
 
 
 def test_a_test_is_named_after_method_and_law() -> None:
