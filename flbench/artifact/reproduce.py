@@ -40,7 +40,7 @@ from flbench.submission.verification import TOLERANCE, engine_of, limits_of
 CLAIMS, LOG = "claims.json", "rerun.jsonl"
 """What is claimed; and the log of what was run: seconds and peak memory of each run."""
 HEADINGS = ("claim", "number", "published", "seeds", "expected", "again", "verdict", "whole result")
-Claim = Mapping[str, Any]
+ListedClaim = Mapping[str, Any]
 """A claim as `claims.json` has it."""
 UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes in which the system counts the peak memory of a process."""
@@ -90,7 +90,7 @@ class Compared:
         return tuple(text or "-" for text in texts)
 
 
-def compared(folder: Path, claim: Claim, again: str = "writes") -> Iterator[Compared]:
+def compared(folder: Path, claim: ListedClaim, again: str = "writes") -> Iterator[Compared]:
     """Compare the numbers of a claim.
 
     Args:
@@ -156,7 +156,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def drawn(folder: Path, claims: Sequence[Claim], file: str) -> Iterator[tuple[str, bytes]]:
+def drawn(folder: Path, claims: Sequence[ListedClaim], file: str) -> Iterator[tuple[str, bytes]]:
     """The figures of the results there are, one per suite and data set: its name, and the file.
 
     Args:
@@ -175,13 +175,13 @@ def drawn(folder: Path, claims: Sequence[Claim], file: str) -> Iterator[tuple[st
                 yield f"{slug(place)}-{kind}.svg", svg
 
 
-def write_expected(folder: Path, claims: Sequence[Claim]) -> None:
+def write_expected(folder: Path, claims: Sequence[ListedClaim]) -> None:
     """Write the table and the figures of what is claimed."""
     rows = [row.cells for claim in claims for row in compared(folder, claim, "result")]
     _write(folder / "expected", [row[:5] for row in rows], drawn(folder, claims, "result"))
 
 
-def write_rerun(folder: Path, claims: Sequence[Claim]) -> None:
+def write_rerun(folder: Path, claims: Sequence[ListedClaim]) -> None:
     """Write the table and the figures of what was run again."""
     rows = [row.cells for claim in claims for row in compared(folder, claim)]
     _write(folder / "rerun", rows, drawn(folder, claims, "writes"))
@@ -193,7 +193,7 @@ def _write(into: Path, rows: Sequence[Sequence[str]], figures: Iterable[tuple[st
         write_atomically(into / "figures" / name, svg)
 
 
-def play(folder: Path, run: Claim, key: str, data_root: str | None) -> int:
+def play(folder: Path, run: ListedClaim, key: str, data_root: str | None) -> int:
     """Run one seed of a claim in a process of its own, and log what it took. Gives its exit code.
 
     Raises:
@@ -241,7 +241,9 @@ def measured(folder: Path) -> dict[str, tuple[float, int]]:
     return {key: (sum(s for s, _ in one), max(m for _, m in one)) for key, one in of.items()}
 
 
-def chosen(claims: Sequence[Claim], keys: Sequence[str], seeds: Sequence[int]) -> list[Claim]:
+def chosen(
+    claims: Sequence[ListedClaim], keys: Sequence[str], seeds: Sequence[int]
+) -> list[ListedClaim]:
     """The claims of some names, with some of their seeds; of none all are.
 
     Raises:
@@ -302,7 +304,7 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
     return int(counts["differs"] > 0) or code
 
 
-def play_all(folder: Path, claims: Sequence[Claim], data_root: str | None) -> int:
+def play_all(folder: Path, claims: Sequence[ListedClaim], data_root: str | None) -> int:
     """Run what is missing of some claims. Gives the largest exit code."""
     wanted = [
         (claim["key"], run)

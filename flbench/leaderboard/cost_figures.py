@@ -19,7 +19,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedMethod:
     """A method in a figure: its cost, its score, and where it stands."""
 
     standing: Standing
@@ -53,7 +53,7 @@ def _figure(name: str, unit: str, points: Sequence[tuple[Standing, float, float]
     worst, best = max(score for *_, score in points), min(score for *_, score in points)
     depth = (HEIGHT - TOP - BOTTOM) / (worst - best or 1)
     placed = [
-        Placed(one, cost, score, across(cost), TOP + depth * (score - best))
+        PlacedMethod(one, cost, score, across(cost), TOP + depth * (score - best))
         for one, cost, score in points
     ]
     front = _front(placed)
@@ -81,7 +81,7 @@ def _axes(unit: str, ticks: dict[float, float], best: float, worst: float) -> It
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, unit, "middle")
 
 
-def _against(one: Placed) -> Iterator[str]:
+def _against(one: PlacedMethod) -> Iterator[str]:
     """A line to read against: of what is not ranked, and of one model for all."""
     if one.standing.reference or one.standing.anchor:
         height = f'y1="{one.y:.1f}" y2="{one.y:.1f}"'
@@ -89,7 +89,7 @@ def _against(one: Placed) -> Iterator[str]:
         yield _text(WIDTH - RIGHT, one.y - 3, one.standing.name, "end")
 
 
-def _dot(one: Placed, cost: str, in_front: bool) -> str:
+def _dot(one: PlacedMethod, cost: str, in_front: bool) -> str:
     said = f"{one.standing.name}: score {one.score:.1f}, {cost} {ratio(one.cost)}"
     style = ' class="own"' if in_front else ""
     return (
@@ -98,7 +98,7 @@ def _dot(one: Placed, cost: str, in_front: bool) -> str:
     )
 
 
-def _label(one: Placed) -> str:
+def _label(one: PlacedMethod) -> str:
     left = one.x > WIDTH * 2 / 3
     return _text(one.x + (-7 if left else 7), one.y + 4, one.standing.name,
                  "end" if left else "start")  # fmt: skip
@@ -108,18 +108,18 @@ def _text(x: float, y: float, text: str, where: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{where}">{escape(text)}</text>'
 
 
-def _front(placed: Sequence[Placed]) -> list[Placed]:
+def _front(placed: Sequence[PlacedMethod]) -> list[PlacedMethod]:
     """The ranked methods that none beats at as little cost, the cheapest first."""
-    found: list[Placed] = []
+    found: list[PlacedMethod] = []
     for one in sorted(placed, key=lambda one: (one.cost, one.score)):
         if not one.standing.reference and all(one.score < other.score for other in found):
             found.append(one)
     return found
 
 
-def _apart(placed: Sequence[Placed]) -> list[Placed]:
+def _apart(placed: Sequence[PlacedMethod]) -> list[PlacedMethod]:
     """Those that can be named without one name on another; of two the better."""
-    found: list[Placed] = []
+    found: list[PlacedMethod] = []
     for one in sorted(placed, key=lambda one: one.y):
         if all(abs(one.y - other.y) > LINE for other in found):
             found.append(one)

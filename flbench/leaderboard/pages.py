@@ -13,7 +13,7 @@ from flbench.leaderboard.table_figures import Drawing
 from flbench.leaderboard.who_wins import (
     MEANING,
     NOTE,
-    Number,
+    Improvability,
     Standing,
     WhoWins,
     listed,
@@ -187,7 +187,7 @@ def _wins(wins: WhoWins, most: int) -> list[str]:
     return grid(headings, [line(one) for one in shown])
 
 
-def _number(one: Number | None) -> str:
+def _number(one: Improvability | None) -> str:
     if one is None:
         return "-"
     part = "" if one.whole else r"\*"

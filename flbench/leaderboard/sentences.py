@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flbench.leaderboard.table import WITHIN_COUNT
-from flbench.leaderboard.who_wins import Number, Standing, WhoWins, listed, ratio
+from flbench.leaderboard.who_wins import Improvability, Standing, WhoWins, listed, ratio
 
 BEST = 3
 """Methods that are named."""
@@ -74,12 +74,12 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         )
 
 
-def _percent(number: Number) -> str:
+def _percent(number: Improvability) -> str:
     ends = f" ({number.ends[0]:.0f} to {number.ends[1]:.0f})" if number.ends else ""
     return f"{number.value:.0f} %{ends}"
 
 
-def _number(number: Number | None) -> str:
+def _number(number: Improvability | None) -> str:
     """A score in brackets, with its interval."""
     assert number is not None, "it is ranked"
     ends = f", {number.ends[0]:.1f} to {number.ends[1]:.1f}" if number.ends else ""

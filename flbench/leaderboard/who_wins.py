@@ -29,7 +29,7 @@ from flbench.leaderboard.statistics import DIGITS, widest
 from flbench.leaderboard.table import Table, TableRow
 from flbench.metrics import Floats
 
-Ends = tuple[float, float]
+Interval95 = tuple[float, float]
 LEAST = 3
 """Methods of a kind that is compared at all."""
 MEANING = (
@@ -46,14 +46,14 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Number:
+class Improvability:
     """A mean improvability in per cent, and its 95 % interval; None = too few seeds.
 
     `tables` is over how many it is, of the `of` of its kind.
     """
 
     value: float
-    ends: Ends | None
+    ends: Interval95 | None
     tables: int
     of: int
 
@@ -79,7 +79,7 @@ class KindNumbers:
     tables: tuple[Table, ...]
     compared: tuple[Table, ...]
     methods: tuple[str, ...]
-    numbers: Mapping[str, Number]
+    numbers: Mapping[str, Improvability]
     draws: Floats
     drawn: str
 
@@ -104,8 +104,8 @@ class Standing:
     reference: str
     anchor: bool
     alone: bool
-    score: Number | None
-    cells: Mapping[str, Number]
+    score: Improvability | None
+    cells: Mapping[str, Improvability]
     bytes: float | None
     work: float | None
     counted: bool
@@ -186,7 +186,7 @@ def _numbers(tables: Sequence[Table]) -> KindNumbers | None:
     drawn = drawn_units(errors)
     points = _points(errors)
     numbers = {
-        name: Number(float(points[at]), _ends(draws[:, at], drawn), count, count)
+        name: Improvability(float(points[at]), _ends(draws[:, at], drawn), count, count)
         for at, name in enumerate(methods)
     }
     numbers |= _of_references(others, len(methods), count)
@@ -195,14 +195,14 @@ def _numbers(tables: Sequence[Table]) -> KindNumbers | None:
 
 def _of_references(
     errors: Mapping[str, Mapping[str, Sequence[TableErrors]]], ranked: int, count: int
-) -> dict[str, Number]:
+) -> dict[str, Improvability]:
     """The numbers of what is not ranked: its errors are the last, after those of the ranked."""
     found = {}
     for name, own in errors.items():
         value = float(_points(own, ranked)[-1])
         if not np.isnan(value):
             ends = _ends(bootstrap(own, ranked=ranked)[:, -1], drawn_units(own))
-            found[name] = Number(value, ends, sum(map(len, own.values())), count)
+            found[name] = Improvability(value, ends, sum(map(len, own.values())), count)
     return found
 
 
@@ -219,7 +219,7 @@ def _points(errors: Mapping[str, Sequence[TableErrors]], ranked: int | None = No
     })  # fmt: skip
 
 
-def _ends(draws: Floats, drawn: str) -> Ends | None:
+def _ends(draws: Floats, drawn: str) -> Interval95 | None:
     """The 95 % interval of some draws; None where nothing was drawn."""
     if not drawn or np.isnan(draws).any():
         return None
@@ -229,7 +229,7 @@ def _ends(draws: Floats, drawn: str) -> Ends | None:
 
 def _scores(
     kinds: Mapping[str, KindNumbers], scored: Sequence[str], methods: Sequence[str]
-) -> dict[str, Number]:
+) -> dict[str, Improvability]:
     """The scores of the methods that all of these kinds have, and of references that are whole."""
     numbers = [kinds[kind].numbers for kind in scored]
     names = [name for name in dict.fromkeys(name for one in numbers for name in one)
@@ -242,7 +242,7 @@ def _scores(
             draws = [kinds[kind].draws[:, kinds[kind].methods.index(name)] for kind in scored]
             ends = _ends(np.mean(_apart(draws), axis=0), "all")
         tables = sum(len(kinds[kind].compared) for kind in scored)
-        found[name] = Number(value, ends, tables, tables)
+        found[name] = Improvability(value, ends, tables, tables)
     return found
 
 
@@ -277,7 +277,7 @@ def _standing(
     name: str,
     rows: Sequence[tuple[Table, TableRow]],
     kinds: Mapping[str, KindNumbers],
-    score: Number | None,
+    score: Improvability | None,
     anchors: Mapping[str, TableRow],
 ) -> Standing:
     ratios, works = [], []

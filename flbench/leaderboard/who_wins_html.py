@@ -10,7 +10,15 @@ from itertools import pairwise
 
 from flbench.leaderboard.cost_figures import cost_figures
 from flbench.leaderboard.sentences import sentences
-from flbench.leaderboard.who_wins import MEANING, NOTE, Number, Standing, WhoWins, listed, ratio
+from flbench.leaderboard.who_wins import (
+    MEANING,
+    NOTE,
+    Improvability,
+    Standing,
+    WhoWins,
+    listed,
+    ratio,
+)
 from flbench.results.files import slug
 
 SHADES = (5, 10, 20, 30, 40, 55, 70)
@@ -110,7 +118,7 @@ def _line(one: Standing, wins: WhoWins) -> str:
     )
 
 
-def _cell(number: Number | None) -> str:
+def _cell(number: Improvability | None) -> str:
     if number is None:
         return "<td>-</td>"
     part = "" if number.whole else "*"

@@ -329,7 +329,7 @@ def test_the_list_can_be_read_by_machines(typed: Typed) -> None:
     everything = json.loads(typed("list", "--json")[1])
     assert everything["methods"] == rows["methods"]
     assert set(everything["suites"][0]) == {
-        "name", "summary", "distribution", "version", "broken",
+        "name", "summary", "distribution", "version", "broken", "superseded_by",
     }  # fmt: skip
 
 

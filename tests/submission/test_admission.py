@@ -395,7 +395,7 @@ def test_what_is_no_result_is_told(board: Path, tmp_path: Path, runs: dict[str, 
     path.write_text("{}")
     assert asked(path, board) == [mentioning("suite", "required")]
     path.write_text(" " * (LARGEST + 1))
-    assert asked(path, board)[0].startswith("50,001 bytes, expected at most 50,000")
+    assert asked(path, board)[0].startswith("100,001 bytes, expected at most 100,000")
     (tmp_path / "seed-1.json").symlink_to(kept(runs["zero"], tmp_path / "out"))
     told = "expected a file seed-<n>.json, or a folder with some; no link"
     assert asked(tmp_path / "seed-1.json", board) == asked(tmp_path, board) == [told]
@@ -811,5 +811,7 @@ def test_what_contributors_read_leads_somewhere(page: str) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
     commands = set(re.findall(r"`flbench (\w+)", text))
     assert (
-        {"submit"} <= commands <= {"submit", "leaderboard", "tune", "verify", "check", "reproduce"}
+        {"submit"}
+        <= commands
+        <= {"submit", "leaderboard", "tune", "verify", "check", "reproduce", "speed"}
     )

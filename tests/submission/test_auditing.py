@@ -595,11 +595,11 @@ def test_real_runs_come_out_the_same(
 ) -> None:
     """Nothing stands in for the runs here: two in one process, and what the log holds of them."""
     monkeypatch.setattr("flbench.federation.loading.load_dataset", lambda name, root: toy_dataset())
-    other = player(tmp_path / "toy")("ifca").result
+    other = player(tmp_path / "other")("ifca").result
     for number, one in enumerate((result, other)):
         write_atomically(tmp_path / f"R/{number}/seed-0.json", one.canonical().encode())
-    code, out, _ = typed("verify", "R", "--sample", "2")
-    assert code == 0, out
+    code, out, err = typed("verify", "R", "--sample", "2")
+    assert code == 0, out + err
     assert mentions(out, "2 agree", "2 of them")
     (one, two) = read_audits(Path("audits.jsonl"))
     sources = {

@@ -26,6 +26,7 @@ OTHER: dict[str, Any] = {
     "clock": {"seconds_per_step": 1.0},
     "metrics": ["auroc"], "not_judged": [0], "periods": [{"start": 2, "change": "exchange"}],
     "plugins": [{"name": "sign-flip"}],
+    "title": "Another", "superseded_by": "another",
 }  # fmt: skip
 """Another value of each field of a suite than the kit's own, or the default of the schema."""
 
