@@ -57,8 +57,8 @@ class RoundReporter:
 
     @hookimpl
     def round_finished(self) -> None:
-        """Report the round."""
-        self.turns.report_and_wait(steps=self.steps.stop())
+        """Report the round; its steps are not known where clients train in lanes."""
+        self.turns.report_and_wait(steps=self.steps.stop() or None)
 
 
 class RoundBarrier:

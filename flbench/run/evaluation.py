@@ -447,10 +447,15 @@ class _Split:
         rows = plain(take(self._bank, torch.tensor([index for index, _ in some])))
         owners = [places for _, places in some]
         received = entries(self.personal.extras, torch.stack([places[0] for places in owners]))
+        received = self._on_device(received)
         clients, counts = self.clients[torch.cat(owners)], list(map(len, owners))
         lanes = PooledLanes.of(self.samples, self.split, clients, counts)
         rows = rows.to(self._space.device)
         return on_their_own_samples(self._space, rows, lanes, received, self.judging)
+
+    def _on_device(self, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What clients receive for evaluation, where the models are, as in training."""
+        return {name: tensor.to(self._space.device) for name, tensor in received.items()}
 
     def _alone(self, number: int) -> Judged:
         """Evaluate one model.
@@ -461,6 +466,7 @@ class _Split:
         index, places = self.models[number]
         ids, row = self.clients[places], row_of(self._bank, index)
         received = {name: tensor[places[0]] for name, tensor in self.personal.extras.items()}
+        received = self._on_device(received)
         pooled = self.union or Pooled.of(self.samples, self.split, ids)
         try:
             return evaluate_model(self._space, row, pooled, received, self.judging)

@@ -242,9 +242,9 @@ def other_core(
 ) -> Iterator[str]:
     """That the seeds before were computed by another core than this one.
 
-    It goes with them if one of them is of its core, or if a whole replay agrees: of one of them by
-    its core, or of it by one of theirs. Files without a digest go with each other if their version
-    of flbench is the same.
+    It goes with them if one of them is of its core, or if whole replays agree: of one of them by
+    its core, of it by one of theirs, or of both by a third. Files without a digest go with each
+    other if their version of flbench is the same.
 
     Args:
         before: the smaller seeds of the row.
@@ -256,6 +256,11 @@ def other_core(
         """What a replay of a file by a core says; None = nothing."""
         return replays.get(content_digest(other), {}).get(core)
 
+    def agreeing(other: Result) -> set[str]:
+        """The cores whose replays of a file agree."""
+        known = replays.get(content_digest(other), {})
+        return {core for core, agrees in known.items() if agrees}
+
     own = core_of(result)
     cores = {core for one in before if (core := core_of(one))}
     if not own and not cores:
@@ -266,6 +271,7 @@ def other_core(
     found: list[bool | None] = [True for one in before if own and core_of(one) == own]
     found += [judged(own, one) for one in before if own and core_of(one) != own]
     found += [judged(core, result) for core in cores - {own}]
+    found += [True for one in before if agreeing(one) & agreeing(result)]
     if before and (True not in found or (arrives and False in found)):
         there = ", ".join(sorted(cores - {own})) or "none"
         yield (

@@ -545,6 +545,12 @@ ROWS: dict[str, tuple[str, str, Lines, bool]] = {
     "two cores, and a replay by the new one": (OLD, NEW, [(0, NEW, "agrees", True)], True),
     "two cores, and a replay by the old one": (OLD, NEW, [(1, OLD, "same bytes", True)], True),
     "two cores, and a replay by a third one": (OLD, NEW, [(0, OTHER, "agrees", True)], False),
+    "two cores, and replays of both by a third one": (
+        OLD, NEW, [(0, OTHER, "agrees", True), (1, OTHER, "same bytes", True)], True
+    ),
+    "two cores, and a third one that agrees with one of them": (
+        OLD, NEW, [(0, OTHER, "agrees", True), (1, OTHER, "differs", True)], False
+    ),
     "an older file": ("", NEW, [], False),
     "an older file that was replayed": ("", NEW, [(0, NEW, "agrees", True)], True),
     "only its first rounds were": ("", NEW, [(0, NEW, "agrees", False)], False),

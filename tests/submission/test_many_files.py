@@ -156,6 +156,7 @@ def test_an_interrupted_command_leaves_no_process(typed: Typed, tmp_path: Path) 
 def test_seeds_in_lanes_come_out_the_same(typed: Typed, tmp_path: Path, workers: str) -> None:
     """One of them has another content; another one is of one round less."""
     words = ("-p", "fedavg,local-only", "-s", "iid", "--rounds", "3", "--seeds", "3")
+    words += ("--executor", "sequential")
     assert typed("sweep", *words)[0] == 0
     files = results(tmp_path)
     assert len(files) == 6

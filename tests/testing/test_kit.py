@@ -171,7 +171,7 @@ def test_an_executor_that_asks_one_client_for_all_breaks_its_law(
         yield
 
     def once(self: LaneHooks, function: Any, *_: object, **__: object) -> list[Any]:
-        self.load(self.own[0])
+        self.load(0)
         return [function(self.module)]
 
     monkeypatch.setattr(LaneHooks, "check_side_effects", unseen)
