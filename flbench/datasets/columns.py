@@ -49,6 +49,10 @@ LEAST, MOST = 1e-30, 1e30
 """Between these are the largest numbers of columns that float32 holds with their squares' sums."""
 MEANT_AS_NUMBER = re.compile(r"[-+]?[$€£]?\s?[\d.,' ]*\d[.,]?\s?[%$€£]?")
 """A number as people write it: with a decimal comma, thousands, per cent or a currency."""
+MANY = 20
+"""Different numbers of a label above which a note asks whether they are measured."""
+NINES = re.compile(r"-?9{2,}")
+"""A number that people write where they have none."""
 ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
 """Last words of the names of columns that say which row or whose row it is."""
 INDEX_WORDS = ("index", "idx")
@@ -253,6 +257,40 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
             " options"
         )  # fmt: skip
     return places, names
+
+
+def taken_for_classes(column: str, values: Sequence[object]) -> list[str]:
+    """A note where labels may be counts or ages: many different whole numbers, as classes."""
+    numbers = numbers_of(values)
+    found = 0 if numbers is None else len({*numbers})
+    if found <= MANY:
+        return []
+    return [
+        f"the {found} different numbers of column {column} are taken for classes; to predict the"
+        " number itself, add task=numbers to the options"
+    ]
+
+
+def stand_ins(column: str, values: Sequence[object]) -> list[str]:
+    """A note where a column of numbers has 99, -999 or the like in place of what is missing.
+
+    Such a number has nines alone, is in two rows or more, and lies further from all others than
+    these lie from each other.
+    """
+    numbers = numbers_of([value for value in values if not is_missing(value)])
+    if numbers is None:
+        return []
+    found, counts = np.unique(np.array(numbers), return_counts=True)
+    nines = np.array([bool(NINES.fullmatch(f"{one:.17g}")) for one in found])
+    rest = found[~nines]
+    if not len(rest):
+        return []
+    far = (found < 2 * rest[0] - rest[-1]) | (found > 2 * rest[-1] - rest[0])
+    return [
+        f"column {column} has {found[at]:.17g} in {counts[at]} rows, far from its other numbers:"
+        " leave these cells empty if it stands for a missing value"
+        for at in np.flatnonzero(nines & far & (counts > 1))
+    ]
 
 
 def refuse_missing(path: Path, column: str, values: Sequence[object], what: str) -> None:
@@ -548,8 +586,12 @@ def features_of(
     if numeric:
         table = np.full((len(values), 1), np.nan)
         table[~gone, 0] = [float(value) for value in known]
-        if not np.isfinite(table[~gone]).all():
-            raise damaged(path, f"column '{column}' has values that are not finite")
+        if len(endless := np.flatnonzero(np.isinf(table[:, 0]))):
+            row = int(endless[0])
+            raise damaged(
+                path, f"column '{column}' has {values[row]} in row {row + 1}, which is not finite:"
+                " expected numbers; leave the cell empty where the value is missing"
+            )  # fmt: skip
         table, kind = in_single(table), "numbers"
     else:
         names, places = np.unique(np.array(known), return_inverse=True)

@@ -20,7 +20,14 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.columns import groups_of, refuse_missing, targets_of, true_groups
+from flbench.datasets.columns import (
+    groups_of,
+    refuse_missing,
+    stand_ins,
+    taken_for_classes,
+    targets_of,
+    true_groups,
+)
 from flbench.datasets.files import (
     SIGNED,
     asked_kind,
@@ -104,6 +111,10 @@ def hub(root: Path, argument: str) -> Dataset:
         for label in targets
     }
     found = targets_of(Path(name), task, columns_of_targets)
+    if task == "classes":
+        notes += taken_for_classes(targets[0], columns_of_targets[targets[0]])
+    if task == "numbers":
+        notes += [note for label in targets for note in stand_ins(label, columns_of_targets[label])]
     y = found.y
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()

@@ -57,6 +57,8 @@ from flbench.datasets.columns import (
     numbers_of,
     part_in,
     refused_ids,
+    stand_ins,
+    taken_for_classes,
     targets_of,
     true_groups,
 )
@@ -132,6 +134,11 @@ def table(root: Path, argument: str) -> Dataset:
         columns, features, dropped = without_gaps(columns, features)
         notes += [f"rows left out, as a feature is missing: {dropped}"]
     found = targets_of(path, task, {name: columns[name] for name in targets})
+    if task == "classes":
+        notes += taken_for_classes(targets[0], columns[targets[0]])
+    measured = [name for name in features if name not in listed(options, "text")]
+    measured += targets if task == "numbers" else []
+    notes += [note for name in measured for note in stand_ins(name, columns[name])]
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
     domains: torch.Tensor | None = None
@@ -299,7 +306,8 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
                     f" 'csv:{path}?separator={typed}'"
                 )  # fmt: skip
     if len({*names}) < len(names):
-        raise damaged(path, "two columns have the same name")
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise damaged(path, f"two columns have the same name, '{twice}': rename one of them")
     if "" in names and rows:
         raise damaged(
             path, f"column {names.index('') + 1} has no name, as the column of row numbers that"

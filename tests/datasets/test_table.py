@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +70,8 @@ def test_a_constant_column_is_not_blown_up(tmp_path: Path) -> None:
         ("kind,a\n1,2\n1,2\n", "needs a column 'label', got kind, a"),
         ("label\n1\n2\n", "columns of features"),
         ("label,a\n1,2\n1\n", "row 2 has 1 values, expected 2"),
-        ("label,a,a\n1,2,3\n1,2,3\n", "the same name"),
-        ("label,a\n1,inf\n2,2\n", "'a' has values that are not finite"),
+        ("label,a,a\n1,2,3\n1,2,3\n", "same name, 'a'"),
+        ("label,a\n1,inf\n2,2\n", "'a' has inf in row 1, which is not finite"),
         (
             "label,split,a\n1,train,2\n2,dev,2\n",
             "and no other; got dev, train",
@@ -293,6 +294,44 @@ def test_what_gives_the_label_or_the_part_away_is_no_feature(
 def test_a_column_that_nearly_is_the_label_is_a_feature(tmp_path: Path) -> None:
     table = rows_of("answer,a", ["yes", *FIVES[1:]], PURE_NOISE)
     assert len(loaded(tmp_path, table).features) == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "notes"),
+    [(range(20), 0), (range(21), 1), (range(20, 96), 1), ([f"kind {i}" for i in range(30)], 0)],
+)
+def test_many_numbers_as_labels_are_pointed_out(
+    tmp_path: Path, labels: Sequence[object], notes: int
+) -> None:
+    rows = [f"{label},{(7 * row) % 31 / 10}" for row, label in enumerate([*labels] * 3)]
+    found = loaded(tmp_path, "\n".join(["label,a", *rows])).notes
+    assert len(found) == notes
+    assert all(f"{len(labels)} different numbers" in note for note in found)
+    assert all("task=numbers" in note for note in found)
+
+
+@pytest.mark.parametrize(
+    ("other", "rows", "notes"),
+    [
+        ("-999", 2, 1), ("-999.0", 2, 1), ("99", 3, 1), ("9999", 2, 1),
+        ("-999", 1, 0), ("9.9", 2, 0), ("3.5", 2, 0), ("100", 2, 0),
+    ],
+)  # fmt: skip
+def test_a_number_in_place_of_a_missing_value_is_pointed_out(
+    tmp_path: Path, other: str, rows: int, notes: int
+) -> None:
+    values = [other] * rows + [str((7 * row) % 31 / 10) for row in range(31)]
+    text = "\n".join(["label,a", *(f"{row % 2},{one}" for row, one in enumerate(values))])
+    found = loaded(tmp_path, text).notes
+    assert len(found) == notes
+    assert all(f"column a has {float(other):g} in {rows} rows" in note for note in found)
+    numbers = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate(values))])
+    assert len(loaded(tmp_path, numbers, "?task=numbers").notes) == notes
+
+
+def test_nines_among_numbers_as_large_are_numbers(tmp_path: Path) -> None:
+    rows = [f"{row % 2},{(row * 37) % 1201}" for row in range(60)]
+    assert not loaded(tmp_path, "\n".join(["label,a", "0,999", "1,999", *rows])).notes
 
 
 def test_two_classes_may_be_minus_one_and_one(tmp_path: Path) -> None:
