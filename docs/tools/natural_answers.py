@@ -146,7 +146,7 @@ def methods_of_kind(kind: str) -> frozenset[str]:
 
 def named(table: Table) -> str:
     """A link to a table."""
-    place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.title)}"
+    place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.shown)}"
     return f"[`{table.suite}`]({place})"
 
 

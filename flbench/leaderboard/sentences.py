@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from flbench.leaderboard.table import WITHIN_COUNT
@@ -69,9 +70,18 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         yield Sentence(
             f"On {kind} ({tables}), {fewer} of {len(known.methods)} methods"
             f" make{'s' if fewer == 1 else ''} less error than {alone.name};"
-            f" the best of each table would save {_percent(base)} of its error.",
+            f" {_saved(base)}.",
             kind,
         )
+
+
+def _saved(base: Improvability) -> str:
+    """What the best methods save of the error of training alone, or make more of it."""
+    if base.value >= 0:
+        return f"the best of each table would save {_percent(base)} of its error"
+    ends = (-base.ends[1], -base.ends[0]) if base.ends else None
+    more = replace(base, value=-base.value, ends=ends)
+    return f"the best of each table makes {_percent(more)} more error"
 
 
 def _percent(number: Improvability) -> str:

@@ -142,6 +142,16 @@ def test_sentences_are_computed(tmp_path: Path) -> None:
     assert digits.kind == "digits"
 
 
+def test_a_best_method_that_is_worse_than_training_alone_saves_nothing(tmp_path: Path) -> None:
+    wins = found(tmp_path)
+    (alone,) = [one for one in wins.lines if one.alone]
+    worse = replace(alone.cells["digits"], value=-108.7, ends=(-293.0, 43.0))
+    lines = [one for one in wins.lines if one is not alone]
+    lines.append(replace(alone, cells={"digits": worse}))
+    *_, digits = sentences(replace(wins, lines=tuple(lines)))
+    assert mentions(digits.text, "0 of 4 methods", "109 % (-43 to 293) more error")
+
+
 def test_what_costs_no_more_than_one_model_for_all_is_named(tmp_path: Path) -> None:
     wins = found(tmp_path)
     lines = tuple(replace(one, work=1.0) for one in wins.lines)
