@@ -26,6 +26,9 @@ from flbench.results.difference import SHARED_MARKS
 from flbench.results.schema import Plugin, Result, Tuning
 from flbench.tasks import Task
 
+OF_SCALES = frozenset(("feature sums", "feature scale", "target sums", "target scale"))
+"""Parts of the traffic by which samples are scaled: who trains alone takes part in that as well."""
+
 
 def cores_of(results: Iterable[Result]) -> list[str]:
     """Digests of the cores that computed some files, sorted; older files name none."""
@@ -60,8 +63,15 @@ class ResultGroup:
             return "uses what its paper leaks from the test data"
         if any(plugin.pools_data for plugin in self.plugins):
             return "has all data in one place"
-        alone = not any(sum(way.values()) for one in self.results for way in one.bytes.values())
-        return "trains alone, nothing is exchanged" if self.baseline and alone else ""
+        exchanged = any(
+            count
+            for one in self.results
+            for way in one.bytes.values()
+            for part, count in way.items()
+            if part not in OF_SCALES
+        )
+        alone = self.baseline and not exchanged
+        return "trains alone, nothing is exchanged" if alone else ""
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from mentions import mentioning
 from toy import python
 
 from flbench.core.parameters import parse
+from flbench.federation.feature_scale import SCALE, SUMS
+from flbench.federation.target_scale import SCALE as TARGET_SCALE
+from flbench.federation.target_scale import SUMS as TARGET_SUMS
 from flbench.leaderboard.across import contenders
 from flbench.leaderboard.grouping import distances, grouped
 from flbench.leaderboard.suite_info import command, departures, suite_of
@@ -63,6 +66,24 @@ def test_an_entry_holds_every_number_of_its_row(tmp_path: Path) -> None:
     assert (best.rank, best.ties) == (None, "")
     assert (table.main, table.tuned, table.compared) == ((best, row), (tuned,), (row,))
     assert table.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("up", "why"),
+    [
+        ({"model": 0}, "trains alone, nothing is exchanged"),
+        ({"model": 0, SUMS: 24, TARGET_SUMS: 8}, "trains alone, nothing is exchanged"),
+        ({"model": 0, "labels": 4}, ""),
+    ],
+)
+def test_who_scales_samples_together_still_trains_alone(
+    tmp_path: Path, up: dict[str, int], why: str
+) -> None:
+    down = {SCALE: 16, TARGET_SCALE: 8, "model": 0}
+    found = made(alone=True, plugin={"baseline": True})
+    found = found.model_copy(update={"bytes": {"down": down, "peer": {}, "up": up}})
+    (row,) = only(tmp_path, found).rows
+    assert row.reference == why
 
 
 @pytest.mark.parametrize(("devices", "seconds"), [("cc", 15), ("cg", 10), ("cgg", 25), ("ccg", 15)])
