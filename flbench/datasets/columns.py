@@ -278,14 +278,15 @@ def stand_ins(column: str, values: Sequence[object]) -> list[str]:
     these lie from each other.
     """
     numbers = numbers_of([value for value in values if not is_missing(value)])
-    if numbers is None:
+    if not numbers:
         return []
     found, counts = np.unique(np.array(numbers), return_counts=True)
     nines = np.array([bool(NINES.fullmatch(f"{one:.17g}")) for one in found])
     rest = found[~nines]
     if not len(rest):
         return []
-    far = (found < 2 * rest[0] - rest[-1]) | (found > 2 * rest[-1] - rest[0])
+    with np.errstate(over="ignore", invalid="ignore"):  # refused, or scaled, later
+        far = (found < 2 * rest[0] - rest[-1]) | (found > 2 * rest[-1] - rest[0])
     return [
         f"column {column} has {found[at]:.17g} in {counts[at]} rows, far from its other numbers:"
         " leave these cells empty if it stands for a missing value"

@@ -12,6 +12,7 @@ import torch
 from mentions import mention, mentions
 
 from flbench.core.dataset import Dataset
+from flbench.datasets.columns import stand_ins
 from flbench.datasets.status import contents
 from flbench.errors import MissingData, UserError
 from flbench.federation.feature_scale import scaled
@@ -327,6 +328,28 @@ def test_a_number_in_place_of_a_missing_value_is_pointed_out(
     assert all(f"column a has {float(other):g} in {rows} rows" in note for note in found)
     numbers = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate(values))])
     assert len(loaded(tmp_path, numbers, "?task=numbers").notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "why"),
+    [
+        (["", "NA"], "?missing=mean", "'a' is empty"),
+        (["", ""], "", "'a' is empty"),
+        (["inf", "-inf"], "", "not finite"),
+    ],
+)
+def test_a_column_of_no_numbers_is_refused_in_one_line(
+    tmp_path: Path, column: list[str], options: str, why: str
+) -> None:
+    rows = [f"{at % 2},{column[at // 2 % 2]},{at * 5 % 7}" for at in range(12)]
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, "\n".join(["label,a,b", *rows]), options)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("column", [["1e308", "-1e308", "99", "99"], ["inf", "-inf", "99", "99"]])
+def test_the_largest_numbers_raise_no_warning(column: list[str]) -> None:
+    assert stand_ins("a", column) == []
 
 
 def test_nines_among_numbers_as_large_are_numbers(tmp_path: Path) -> None:
