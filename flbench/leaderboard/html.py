@@ -203,7 +203,7 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
             f"Suite {table.title}." if table.heading else "",
             f"{settings_text(table)} {table.settings.get('paper') or ''}".strip(),
             f"To add a row: {table.command}" if table.command else "",
-            *(f"Not defined here: {name}: {reason}" for name, reason in table.undefined),
+            *table.not_defined,
         ),
         {
             "results": results,

@@ -326,6 +326,6 @@ def section(table: Table, results: str) -> list[str]:
         lines += ["", escaped(part.note)] if part.note else []
         lines += ["", *filled(part.rows, part.columns, results)]
     lines += ["", f"{signs}."] if (signs := legend(table.rows)) else []
-    for reason in sorted({reason for _, reason in table.undefined}):
-        lines += ["", f"Not defined here: {escaped(reason)}."]
+    for line in table.not_defined:
+        lines += ["", escaped(line)]
     return lines

@@ -65,6 +65,17 @@ class Table:
     heading: str = ""
 
     @property
+    def not_defined(self) -> tuple[str, ...]:
+        """A line for each reason, with the methods that are not defined here for it."""
+        methods: dict[str, list[str]] = {}
+        for method, reason in self.undefined:
+            methods.setdefault(reason.removeprefix(f"{method}: "), []).append(method)
+        return tuple(
+            f"Not defined here: {', '.join(names)}: {reason}{'' if reason.endswith('.') else '.'}"
+            for reason, names in methods.items()
+        )
+
+    @property
     def shown(self) -> str:
         """Its heading; without one its title."""
         return self.heading or self.title

@@ -28,10 +28,11 @@ from flbench.submission.identity import imitations, unreadable
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
-LARGEST = 100_000
-"""Largest size of a result file in bytes.
+LARGEST, LARGEST_PER_CLIENT, LARGEST_READ = 100_000, 200, 2_000_000
+"""Largest size of a result file in bytes; that for each client, where it is more; and of all files.
 
 Scores between 200 clients, the most that are kept, need 53,000; 100 rounds of 100 clients 50,000.
+A client needs 80, and as much again for a note of one number for each of them in five rounds.
 """
 FOLDER = re.compile(r"\w[\w.,+-]*", re.ASCII)
 """Names of suites and methods, which are names of folders."""
@@ -124,10 +125,13 @@ def read(path: Path, root: Path) -> SubmittedFile:
     if path.is_symlink() or not path.is_file():
         what = "no link" if path.exists() else f"nothing is there, seen from {Path.cwd()}"
         raise UserError(f"{path}: expected a file seed-<n>.json, or a folder with some; {what}")
-    if path.stat().st_size > LARGEST:
-        size = f"{path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
-        raise UserError(f"{path}: {size}; let the method note less (ctx.note)")
-    result = read_result(path)
+    size = path.stat().st_size
+    result = read_result(path) if size <= LARGEST_READ else None
+    clients = len(result.clients.train) if result else 0
+    most = max(LARGEST, LARGEST_PER_CLIENT * clients) if result else LARGEST_READ
+    if result is None or size > most:
+        said = f"{size:,} bytes, expected at most {most:,}"
+        raise UserError(f"{path}: {said}; let the method note less (ctx.note)")
     for field, name in (("suite.name", result.suite["name"]), ("method.name", result.method.name)):
         if not FOLDER.fullmatch(name) or name.endswith(".toml"):
             raise UserError(f"{path}: '{field}': expected letters, digits and .,+- , got {name!a}")

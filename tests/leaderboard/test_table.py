@@ -216,6 +216,16 @@ def test_what_is_not_defined_is_kept_with_its_reason(tmp_path: Path) -> None:
     first, second = tables(tmp_path)
     assert first.undefined == ()
     assert second.undefined == (("s", "s: no"),)
+    assert second.not_defined == ("Not defined here: s: no.",)
+
+
+def test_methods_that_lack_the_same_share_a_line(tmp_path: Path) -> None:
+    reasons = {"b": "b: no clock: set up, ...", "c": "few samples", "d": "d: no clock: set up, ..."}
+    skips = [skip(method, reason) for method, reason in reasons.items()]
+    assert only(tmp_path, made(), *skips).not_defined == (
+        "Not defined here: b, d: no clock: set up, ...",
+        "Not defined here: c: few samples.",
+    )
 
 
 def test_stale_rows_are_no_measure_for_others(tmp_path: Path) -> None:

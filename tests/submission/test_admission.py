@@ -27,7 +27,7 @@ from flbench.results.schema import Change, Result, SourceChange, Tuning
 from flbench.run.result import build_result
 from flbench.run.rounds import run_rounds
 from flbench.run.setup import prepare
-from flbench.submission.admission import LARGEST, gathered, problems
+from flbench.submission.admission import LARGEST_READ, gathered, problems
 from flbench.submission.consistency import faults, job_of, recount
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -394,11 +394,25 @@ def test_what_is_no_result_is_told(board: Path, tmp_path: Path, runs: dict[str, 
     path = tmp_path / "seed-0.json"
     path.write_text("{}")
     assert asked(path, board) == [mentioning("suite", "required")]
-    path.write_text(" " * (LARGEST + 1))
-    assert asked(path, board)[0].startswith("100,001 bytes, expected at most 100,000")
+    path.write_text(" " * (LARGEST_READ + 1))
+    assert asked(path, board)[0].startswith("2,000,001 bytes, expected at most 2,000,000")
     (tmp_path / "seed-1.json").symlink_to(kept(runs["zero"], tmp_path / "out"))
     told = "expected a file seed-<n>.json, or a folder with some; no link"
     assert asked(tmp_path / "seed-1.json", board) == asked(tmp_path, board) == [told]
+
+
+def test_a_file_of_more_clients_may_be_larger(
+    board: Path, tmp_path: Path, runs: dict[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept(runs["zero"], tmp_path / "out")
+    size, clients = path.stat().st_size, len(runs["zero"].clients.train)
+    assert asked(path, board) == []
+    monkeypatch.setattr("flbench.submission.admission.LARGEST", 10)
+    for bytes_a_client in (size // clients, size // clients + 1):
+        monkeypatch.setattr("flbench.submission.admission.LARGEST_PER_CLIENT", bytes_a_client)
+        small = bytes_a_client * clients < size
+        most = f"{size:,} bytes, expected at most {bytes_a_client * clients:,}; let"
+        assert [line.startswith(most) for line in asked(path, board)] == [True] * small
 
 
 # --- where a file lies --------------------------------------------------------------------------
