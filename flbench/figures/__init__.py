@@ -16,5 +16,6 @@ from flbench.figures.partition import partition as partition
 from flbench.figures.score_matrix import scores as scores
 from flbench.figures.stacking import stacked as stacked
 from flbench.figures.study_rows import bars as bars
+from flbench.figures.study_rows import lines as lines
 from flbench.figures.study_rows import matrices as matrices
 from flbench.figures.study_rows import pairs as pairs

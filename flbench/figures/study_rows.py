@@ -1,4 +1,4 @@
-"""Figures of the rows of a study: two lists against each other, lists as matrices, numbers as bars.
+"""Figures of a study's rows: lists against each other, or as matrices; numbers as bars, or as lines.
 
 A row is plain data, as `flbench.sweeps.study` writes it.
 """
@@ -115,6 +115,37 @@ def bars(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes | 
             for row in found
         )
         return to_svg(figure, title, f"Bars. {words}.")
+
+
+def lines(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes | None:
+    """Draw a number of each row against another, a line for each value of a third.
+
+    Args:
+        names: of the columns for the horizontal and the vertical axis, and of that which has a line
+            for each of its values.
+    """
+    across, up, by = names
+    found: dict[Any, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.get(across) is not None and row.get(up) is not None:
+            found.setdefault(row.get(by), []).append((row[across], row[up]))
+    if not found:
+        return None
+    with new_figure(2.4) as figure:
+        axes = figure.add_subplot()
+        for place, (value, places) in enumerate(found.items()):
+            axes.plot(
+                *zip(*sorted(places), strict=True), label=f"{by} {value}", markersize=3,
+                color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)],
+            )  # fmt: skip
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        figure.legend(loc="outside lower left", ncols=4, frameon=False, labelcolor="linecolor")
+        words = "; ".join(
+            f"{by} {value}: " + ", ".join(f"{x:g} {y:.4f}" for x, y in sorted(places))
+            for value, places in found.items()
+        )
+        return to_svg(figure, title, f"{up} against {across}. {words}.")
 
 
 def _label(row: DrawnRow, more: str = "") -> str:

@@ -17,6 +17,8 @@ FOLDER = "figures"
 """Of the figures, beside the pages."""
 Runs = Sequence[tuple[str, Sequence[Result]]]
 """Name of a row, and its results over seeds."""
+OF_ROWS = ("pairs", "matrices", "bars", "lines")
+"""Kinds that draw rows of a study, and functions of `flbench.figures`; others draw results."""
 StudyRows = Sequence[Mapping[str, Any]]
 
 
@@ -60,7 +62,7 @@ def drawings(card: Paper, stored: StoredResults) -> Iterator[tuple[str, bytes]]:
 
 def has_data(claim: Claim, drawn: Drawn, stored: StoredResults) -> bool:
     """Whether there is something to draw."""
-    if drawn.kind in ("pairs", "matrices", "bars"):
+    if drawn.kind in OF_ROWS:
         return bool(_rows(claim, drawn, stored.out))
     return bool(_runs(claim, drawn, stored))
 
@@ -69,9 +71,11 @@ def _svg(claim: Claim, drawn: Drawn, stored: StoredResults) -> bytes | None:
     """One figure; None = there is nothing to draw."""
     from flbench import figures
 
-    if drawn.kind in ("pairs", "matrices", "bars"):
-        draw = {"pairs": figures.pairs, "matrices": figures.matrices, "bars": figures.bars}
-        return draw[drawn.kind](_rows(claim, drawn, stored.out), drawn.names, drawn.title)
+    if drawn.kind in OF_ROWS:
+        svg: bytes | None = getattr(figures, drawn.kind)(
+            _rows(claim, drawn, stored.out), drawn.names, drawn.title
+        )
+        return svg
     runs = _runs(claim, drawn, stored)
     if drawn.kind == "curves":
         return figures.curves(runs, drawn.title)

@@ -190,8 +190,8 @@ class Drawn(BaseModel):
 
     Attributes:
         kind: accuracy against rounds; the score matrix of the last round, with a dendrogram; what a
-            method noted; or, of a study's rows, two lists against each other, lists as a matrix, or
-            parts of a time as bars.
+            method noted; or, of a study's rows, two lists against each other, lists as a matrix,
+            numbers as bars, or a number against another as lines.
         table: whose results are drawn, at a `scale`; "" = those of the claim's study.
         suite, dataset: some of these results; "" = all.
         methods: some of them, in this order; empty = all.
@@ -200,7 +200,7 @@ class Drawn(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    kind: Literal["curves", "scores", "note", "pairs", "matrices", "bars"]
+    kind: Literal["curves", "scores", "note", "pairs", "matrices", "bars", "lines"]
     table: str = ""
     scale: str = "small"
     suite: str = ""

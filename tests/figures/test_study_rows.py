@@ -47,7 +47,18 @@ def test_bars_leave_out_what_was_never_reached() -> None:
     assert "one, round 1: n 3.0, m None" in words and "m 2" in words
 
 
-@pytest.mark.parametrize("draw", [figures.pairs, figures.matrices, figures.bars])
+def test_lines_have_one_for_each_value_and_are_in_order() -> None:
+    rows = [*ROWS, {"suite": "one", "round": 0, "n": 4.0}, {"suite": "one", "round": 5, "n": None}]
+    svg = figures.lines(rows, ["round", "n", "suite"], EVIL)
+    assert svg is not None
+    assert desc(svg).endswith("suite one: 0 4.0000, 1 3.0000; suite two: 2 5.0000.")
+
+
+def lines_by_suite(rows: Any, names: list[str], title: str) -> bytes | None:
+    return figures.lines(rows, [*names, "suite"], title)
+
+
+@pytest.mark.parametrize("draw", [figures.pairs, figures.matrices, figures.bars, lines_by_suite])
 def test_without_such_numbers_there_is_no_figure(draw: Any) -> None:
     assert draw([], ["x", "y"], "t") is None
     assert draw([{"suite": "one"}], ["x", "y"], "t") is None
