@@ -17,7 +17,8 @@ the start and again after every change of the groups. Minima of r in rounds 1..t
 a trial, also later, although these rounds' losses count. Departures: g is lowered (the text says
 the step is added), to the next of 1, 1 - step, 1 - 2 step, ..., 0 that changes the groups; exactly
 `window` terms; r is infinite where l'' <= 0; trials are made in rounds that start from complete
-models; a refused trial is repeated as it was; all clients take part in every round. A client
+models; a refused trial is repeated as it was; tau counts local epochs of a round, as in the
+experiments, not rounds; all clients take part in every round. A client
 that is missing from a round keeps its model, which counts in the discrepancy; layers of a group of
 which nobody came are as low as they were.
 """

@@ -47,7 +47,9 @@ class FlisDC:
         "pick"
     )
     dedup: Annotated[bool, "send equal models once"] = False
-    paper_leak: Annotated[bool, "choose on the test split, as the released code does"] = False
+    paper_leak: Annotated[
+        bool, "choose on the test split, by loss; the released code: by accuracy"
+    ] = False
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup | None:

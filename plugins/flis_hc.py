@@ -11,9 +11,11 @@ The probe's models are not used further. The probe sends w_0 to all clients, so 
 holds what it starts from and downloads nothing in round 1. Departures: average linkage; A is the
 released cosine, because the printed norm of the element-wise product is at most 1 / sqrt(M) for M
 samples. `mode=released` is what the
-released script does: no hierarchy and no groups; every sampled client averages the latest models,
-old ones too, of the clients whose predictions in the probe had a similarity of at least 0.96 with
-its own, and starts from that mean the next time.
+released script does: no hierarchy and no groups; every sampled client starts from the mean of the
+latest models, old ones too, of the clients whose predictions in the probe had a similarity of at
+least 0.96 with its own, and is judged by its own model after its last training. There clients of a
+round train one after the other, so that a later one sees the new models of earlier ones; here
+models are those of the round before.
 """
 
 from __future__ import annotations
@@ -60,7 +62,6 @@ class FlisHC:
             rows = ctx.initial.expand(ctx.clients, -1)
             memory["flis-hc.near"] = fl.Memory(torch.eye(ctx.clients), "client")
             memory["flis-hc.last"] = fl.Memory(rows.clone(), "client")
-            memory["flis-hc.mean"] = fl.Memory(rows.clone(), "client")
         return fl.Setup(memory=memory)
 
     @fl.hookimpl
@@ -80,7 +81,7 @@ class FlisHC:
     def score(
         self, state: fl.State, stage: fl.Stage, upload: fl.Upload | None, ctx: fl.Context
     ) -> fl.Scores | None:
-        """Similarity of the predictions of the probe; with `mode=released` also the next starts."""
+        """Similarity of the predictions of the probe; in mode `released` neighbours or models."""
         if upload is None or (stage.label != PROBE and self.mode == "paper"):
             return None
         ids, memory = upload.ids, dict[str, Tensor]()
@@ -90,12 +91,13 @@ class FlisHC:
             memory = {"flis-hc.answers": predictions} if ctx.newcomers else {}
         if self.mode == "paper":
             return fl.Scores(agreement, ids, "clients", ids, memory)
-        probed = stage.label == PROBE
-        near = (agreement >= NEAR).float() if probed else state.memory["flis-hc.near"]
-        last, mean = state.memory["flis-hc.last"].clone(), state.memory["flis-hc.mean"].clone()
-        last[ids] = upload.selected()
-        mean[ids] = fl.weighted_mean(mean[ids], last, near[ids] * ctx.samples, ctx.layout.counters)
-        memory |= {"flis-hc.near": near, "flis-hc.last": last, "flis-hc.mean": mean}
+        if stage.label == PROBE:
+            near = (agreement >= NEAR).float()
+            memory["flis-hc.near"] = near
+        else:
+            near, last = state.memory["flis-hc.near"], state.memory["flis-hc.last"].clone()
+            last[ids] = upload.selected()
+            memory["flis-hc.last"] = last
         return fl.Scores(near, ctx.everybody, "clients", ctx.everybody, memory)
 
     @fl.hookimpl
@@ -116,22 +118,28 @@ class FlisHC:
         return fl.Membership(home, parent=torch.zeros_like(home.unique()))
 
     @fl.hookimpl
-    def dispatch(self, state: fl.State, stage: fl.Stage) -> fl.Start | None:
+    def dispatch(self, state: fl.State, stage: fl.Stage, ctx: fl.Context) -> fl.Start | None:
         """In mode `released` a client starts from its neighbours' mean."""
         if self.mode == "paper" or stage.label == PROBE:
             return None
-        return fl.Start(state.memory["flis-hc.mean"][stage.clients][:, None])
+        return fl.Start(self.means(state, stage.clients, ctx)[:, None])
+
+    def means(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> Tensor:
+        """The mean of the latest models of each client's neighbours, shape (n, W)."""
+        last, near = state.memory["flis-hc.last"], state.memory["flis-hc.near"]
+        weights = near[clients] * ctx.samples[: len(last)]  # newcomers are no neighbours
+        return fl.weighted_mean(last[clients], last, weights, ctx.layout.counters)
 
     @fl.hookimpl
     def personalise(self, state: fl.State, clients: Tensor) -> fl.Personal | None:
-        """The group's model, or in mode `released` the neighbours' mean."""
+        """The group's model, or in mode `released` the client's own."""
         if self.mode == "paper":
             return None
-        return fl.Personal(params=state.memory["flis-hc.mean"][clients])
+        return fl.Personal(params=state.memory["flis-hc.last"][clients])
 
     @fl.hookimpl
     def join(self, state: fl.State, clients: Tensor, ctx: fl.Context) -> fl.Personal | None:
-        """A newcomer trains from w_0 and joins the most similar group."""
+        """A newcomer trains from w_0 and joins the most similar group, or client's neighbours."""
         if len(state.models) == 1 and self.mode == "paper":
             return None
         of_clients = state.memory["flis-hc.answers"]
@@ -141,6 +149,6 @@ class FlisHC:
         agreement = agreement[n:, :n].cpu()
         if self.mode == "released":
             most_similar = agreement.argmax(dim=1)
-            return fl.Personal(params=state.memory["flis-hc.mean"][most_similar])
+            return fl.Personal(params=self.means(state, most_similar, ctx))
         home = state.membership.home[: ctx.clients]
         return fl.Personal(row=fl.similarity.best_group(agreement, home))

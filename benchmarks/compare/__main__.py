@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flbench.cli.main import guarded
 from flbench.errors import FlbenchError, Interrupted, UserError
 from flbench.results.files import refuse_unwritable, write_atomically
 
@@ -104,4 +105,4 @@ def save(file: Path, report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(lambda: sys.exit(main())))

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from flbench.cli.main import guarded
 from flbench.errors import DEBUG, FlbenchError, Interrupted, UnknownName, UserError
 from flbench.results.files import refuse_unwritable, write_atomically
 
@@ -110,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

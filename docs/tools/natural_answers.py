@@ -6,6 +6,7 @@ rows are lacking. `which_method_page.py` writes the page.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -377,7 +378,8 @@ def _is_worse(row: TableRow, other: TableRow) -> bool:
 
 def answer(title: str, text: str, table: Sequence[str]) -> list[str]:
     """Markdown: a question, and its answer, or that it was not run."""
-    return [f"### {title}", "", *([text, ""] if text and table else []), *(table or [NOT_RUN]), ""]
+    said = [textwrap.fill(text, 120, break_on_hyphens=False), ""] if text and table else []
+    return [f"### {title}", "", *said, *(table or [NOT_RUN]), ""]
 
 
 ANSWERS: Sequence[Callable[[Sequence[Table]], list[str]]] = (

@@ -250,11 +250,9 @@ def _periods() -> list[str]:
             "methods that group all clients in one stage need everybody; the result warns of it.",
         ),
         (
-            "The summary of a result has `accuracy_period_1`, `accuracy_period_2`, ..., the mean",
-            "accuracy at the last evaluation of each period, and `rounds_to_recover_2`, ...: the",
-            "rounds from the start of a period until accuracy is at most .01 below that of the",
-            "period before; null if it never is. `rounds_to_recover`, a column of the leaderboard,",
-            "is the most of them. A period begins with each `start` and each `until`.",
+            "The summary of a result has the accuracy of each period and the",
+            "[rounds to recover](metrics.md#data-that-change). A period begins with each `start`",
+            "and each `until`.",
             "`headline` must be `'last'`.",
         ),
     ]

@@ -102,11 +102,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters that are printed
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="backslashreplace")
+    sys.exit(guarded(app))
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Run a command whose output may fail, as of `head -1`. Returns the exit code."""
     output, errors = NamedStream(sys.stdout, "standard output"), TolerantStream(sys.stderr)
     with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
-        code = exit_code(app)
-        code = code or exit_code(lambda: write_rest(output, errors))
-    sys.exit(code)
+        return exit_code(command) or exit_code(lambda: write_rest(output, errors))
 
 
 def leave_objects() -> None:

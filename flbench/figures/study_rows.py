@@ -1,4 +1,4 @@
-"""Figures of a study's rows: lists against each other, or as matrices; numbers as bars, or as lines.
+"""Figures of a study's rows: lists against each other or as matrices; numbers as bars or lines.
 
 A row is plain data, as `flbench.sweeps.study` writes it.
 """

@@ -1,14 +1,14 @@
 """Inject faults, and report what came of them.
 
-    python -m tests.faults checkpoints [--each N] [--results FILE]
-    python -m tests.faults kills [--count N] [--results FILE]
-    python -m tests.faults results [--count N] [--results FILE]
-    python -m tests.faults inputs [--count N] [--results FILE]
-    python -m tests.faults determinism [--python PATH ...] [--results FILE]
-    python -m tests.faults random [--count N] [--results FILE]
-    python -m tests.faults answers [--count N] [--results FILE]
-    python -m tests.faults commands [--count N] [--results FILE]
-    python -m tests.faults soak [--results FILE]
+    python tests/faults checkpoints [--each N] [--results FILE]
+    python tests/faults kills [--count N] [--results FILE]
+    python tests/faults results [--count N] [--results FILE]
+    python tests/faults inputs [--count N] [--results FILE]
+    python tests/faults determinism [--python PATH ...] [--results FILE]
+    python tests/faults random [--count N] [--results FILE]
+    python tests/faults answers [--count N] [--results FILE]
+    python tests/faults commands [--count N] [--results FILE]
+    python tests/faults soak [--results FILE]
 
 Results are appended to FILE, so a harness that was stopped goes on; its report lies beside it. The
 exit code is 1 if anything went wrong.
@@ -49,7 +49,7 @@ COUNTS = {
 
 def main() -> int:
     """Inject what has no result yet, and print the report."""
-    parser = argparse.ArgumentParser("python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser("python tests/faults", description=__doc__)
     parser.add_argument("what", choices=tuple(MODULES))
     parser.add_argument("--each", type=int, default=6, help="checkpoints: of each kind and method")
     parser.add_argument("--count", type=int, help=f"of others: how many {COUNTS}")
@@ -74,7 +74,7 @@ def main() -> int:
         if fault.wrong or number % 100 == 0:
             wrong = f": {fault.name}: {fault.wrong}: {fault.message}" if fault.wrong else ""
             print(f"{number}{wrong}", flush=True)
-    text = report(f"python -m tests.faults {given.what}", found)
+    text = report(f"python tests/faults {given.what}", found)
     if given.what == "soak":
         text += "".join(f"\n- {fault.name}: {fault.message}." for fault in found) + "\n"
     text += computed_by()

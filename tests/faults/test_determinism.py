@@ -1,4 +1,4 @@
-"""A small part of `python -m tests.faults determinism`; and that it finds what differs."""
+"""A small part of `python tests/faults determinism`; and that it finds what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small part of what `python -m tests.faults` does; and that it finds what it looks for."""
+"""A small part of what `python tests/faults` does; and that it finds what it looks for."""
 
 from __future__ import annotations
 

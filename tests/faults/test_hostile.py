@@ -1,4 +1,4 @@
-"""A small part of `python -m tests.faults results` and `inputs`; and that they can fail."""
+"""A small part of `python tests/faults results` and `inputs`; and that they can fail."""
 
 from __future__ import annotations
 

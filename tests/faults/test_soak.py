@@ -1,4 +1,4 @@
-"""A small part of `python -m tests.faults soak`; and that it finds what grows."""
+"""A small part of `python tests/faults soak`; and that it finds what grows."""
 
 from __future__ import annotations
 

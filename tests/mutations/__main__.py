@@ -1,6 +1,6 @@
-"""Change one thing in a module and see whether a test fails: `python -m tests.mutations`.
+"""Change one thing in a module and see whether a test fails: `python tests/mutations`.
 
-    python -m tests.mutations [GROUP ...] [--sample 90] [--seed 0] [--results FILE] [--again]
+    python tests/mutations [GROUP ...] [--sample 90] [--seed 0] [--results FILE] [--again]
                               [--report]
 
 A mutation is one point of a module's code: a comparison, an operator, a number, a condition, a
@@ -359,7 +359,7 @@ def children_seconds() -> float:
 
 def main() -> None:
     """Try mutations, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/mutations", description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}, kept; all if none")
     parser.add_argument("--sample", type=int, default=90, help="mutations of each group, at most")
     parser.add_argument("--seed", type=int, default=0)
@@ -427,7 +427,7 @@ def report(
     reasons = json.loads((HERE / "equivalent.json").read_text(encoding="utf-8"))
     lines = [
         "# Mutations", "",
-        "Written by `python -m tests.mutations`. At most"
+        "Written by `python tests/mutations`. At most"
         f" {options.sample} points of each group, drawn with seed {options.seed}; `kept` are the",
         "lines of mutations.jsonl. Killed: a fast test fails. Score: killed of all;",
         "without equivalent: those left out that change no result (equivalent.json says why).", "",

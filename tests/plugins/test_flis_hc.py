@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mentions import mention
-from small import cohorts
 from toy import CLIENTS, Play, Played, composition, same_evaluations, toy_dataset
 
 import flbench as fl
@@ -349,7 +348,7 @@ def test_executors_agree(play_toy: Play, settings: Any) -> None:
 
 
 def released(rows: list[float], ids: list[int], label: str, memory: Any, alike: Any) -> Any:
-    """What `score` keeps after clients `ids` uploaded one scalar each."""
+    """Memory after clients `ids` uploaded one scalar each."""
     ids_ = torch.tensor(ids)
     rule = FlisHC(mode="released")
     object.__setattr__(rule, "predictions", lambda models, ctx: alike)
@@ -362,25 +361,38 @@ def released(rows: list[float], ids: list[int], label: str, memory: Any, alike: 
     upload = SimpleNamespace(ids=ids_, selected=lambda: torch.tensor(rows)[:, None])
     state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(3, dtype=torch.int64)),
                      memory=memory)  # fmt: skip
-    return rule.score(state, fl.Stage("train", ids_, 1, name=label), upload, ctx).memory
+    scores = rule.score(state, fl.Stage("train", ids_, 1, name=label), upload, ctx)
+    return {**memory, **scores.memory}
 
 
-def test_released_clients_average_the_latest_models_of_those_near_them() -> None:
+def released_starts(memory: Any, ids: list[int]) -> list[float]:
+    """What clients start from whose samples are 1, 3 and 1."""
+    layout = SimpleNamespace(counters=torch.zeros(1, dtype=torch.bool))
+    ctx = SimpleNamespace(samples=torch.tensor([1, 3, 1]), layout=layout)
+    state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(3).long()), memory=memory)
+    rule, stage = FlisHC(mode="released"), fl.Stage("train", torch.tensor(ids), 1)
+    starts: list[float] = rule.dispatch(state, stage, ctx).params.flatten().tolist()
+    return starts
+
+
+def test_released_clients_start_from_the_latest_models_of_those_near_them() -> None:
     answers = F.one_hot(torch.tensor([[0, 1], [0, 1], [1, 0]]), 2).double()
-    nothing = {f"flis-hc.{name}": torch.zeros(3, 1) for name in ("last", "mean")}
+    nothing = {"flis-hc.last": torch.full((3, 1), 0.5)}
     kept = released([1.0, 2.0, 10.0], [0, 1, 2], PROBE, nothing, answers)
     assert kept["flis-hc.near"].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
-    assert kept["flis-hc.mean"][:, 0].tolist() == [1.75, 1.75, 10]  # (1 * 1 + 3 * 2) / 4
-    later = released([5.0], [0], "train", kept, None)
+    assert released_starts(kept, [0, 1, 2]) == [0.5, 0.5, 0.5], "the probe's models are not used"
+    first = released([1.0, 2.0, 10.0], [0, 1, 2], "train", kept, None)
+    assert released_starts(first, [2, 0]) == [10, 1.75]  # (1 * 1 + 3 * 2) / 4
+    later = released([5.0], [0], "train", first, None)
     assert later["flis-hc.last"][:, 0].tolist() == [5, 2, 10]
-    assert later["flis-hc.mean"][:, 0].tolist() == [2.75, 1.75, 10], "the absent keep what they had"
+    assert released_starts(later, [1, 0]) == [2.75, 2.75], "also of who was absent"
 
 
 @pytest.mark.parametrize(("agreed", "near"), [(95, 0), (96, 1), (97, 1)])
 def test_released_accepts_whoever_agrees_to_96_percent(agreed: int, near: int) -> None:
     said = torch.zeros(3, 100, dtype=torch.int64)
     said[1, agreed:], said[2] = 1, 2
-    nothing = {f"flis-hc.{name}": torch.zeros(3, 1) for name in ("last", "mean")}
+    nothing = {"flis-hc.last": torch.zeros(3, 1)}
     kept = released([1.0, 2.0, 3.0], [0, 1, 2], PROBE, nothing, F.one_hot(said, 3).double())
     assert kept["flis-hc.near"].tolist() == [[1, near, 0], [near, 1, 0], [0, 0, 1]]
 
@@ -394,37 +406,31 @@ def test_released_has_no_groups_and_the_bytes_of_the_paper_but_for_the_group_ids
     assert played.state.membership.home.tolist() == [0] * N
     totals, other = (run.run.ledger.totals for run in (played, paper))
     assert other["up"].pop("cluster") == 4 * N
-    first = cohorts(played)[0]
-    assert totals["down"].pop("model") - other["down"].pop("model") == len(first) * W * 4, (
-        "in the paper's round 1 the cohort holds w_0 already"
-    )
     assert totals == other
-    kept = played.state.memory["flis-hc.mean"]
+    kept = played.state.memory["flis-hc.last"]
     served = played.run.hooks.personalise(played.state, torch.tensor([4, 1]), played.run.context)
     assert torch.equal(served.params, kept[[4, 1]])
     assert len(kept.unique(dim=0)) > 1
 
 
-def test_released_clients_start_from_their_mean() -> None:
-    rows = torch.arange(6.0).reshape(3, 2)
-    memory = {"flis-hc.mean": rows, "flis-hc.last": -rows}
-    state = fl.State(1, torch.zeros(1, 2), fl.Membership(torch.zeros(3).long()), memory=memory)
-    ids = torch.tensor([2, 0])
-    start = FlisHC(mode="released").dispatch(state, fl.Stage("train", ids, 1))
-    assert start is not None
-    assert start.params is not None
-    assert start.params[:, 0].tolist() == [[4, 5], [0, 1]]
-    assert FlisHC(mode="released").dispatch(state, fl.Stage("probe", ids, 1, name=PROBE)) is None
-    assert FlisHC().dispatch(state, fl.Stage("train", ids, 1)) is None
+def test_released_probes_start_from_the_one_model_and_so_do_groups() -> None:
+    state = fl.State(1, torch.zeros(1, 2), fl.Membership(torch.zeros(3).long()), memory={})
+    ids, ctx = torch.tensor([2, 0]), SimpleNamespace()
+    probe = fl.Stage("probe", ids, 1, name=PROBE)
+    assert FlisHC(mode="released").dispatch(state, probe, ctx) is None
+    assert FlisHC().dispatch(state, fl.Stage("train", ids, 1), ctx) is None
 
 
 def test_a_released_newcomer_gets_the_mean_of_whom_it_agrees_with_most() -> None:
     said = F.one_hot(torch.tensor([[0, 0, 0, 0], [1, 1, 1, 0], [1, 0, 1, 1]]), 2).double()
-    memory = {"flis-hc.answers": said[:2], "flis-hc.mean": torch.tensor([[5.0], [6.0]])}
+    last = torch.tensor([[5.0], [6.0]])
+    memory = {"flis-hc.answers": said[:2], "flis-hc.last": last, "flis-hc.near": torch.ones(2, 2)}
     state = fl.State(1, torch.zeros(1, 1), fl.Membership(torch.zeros(2).long()), memory=memory)
     ctx = SimpleNamespace(
         clients=2,
         initial=torch.zeros(1),
+        samples=torch.tensor([3, 1, 9]),
+        layout=SimpleNamespace(counters=torch.zeros(1, dtype=torch.bool)),
         server_data=lambda: (torch.zeros(4, 1), None),
         train=lambda models, clients: torch.zeros(1, 1),
         logits=lambda models, x: said[2:],
@@ -432,7 +438,12 @@ def test_a_released_newcomer_gets_the_mean_of_whom_it_agrees_with_most() -> None
     found = FlisHC(mode="released").join(state, torch.tensor([2]), ctx)
     assert found is not None
     assert found.params is not None
-    assert found.params.tolist() == [[6.0]]
+    assert found.params.tolist() == [[5.25]]
+    memory["flis-hc.near"] = torch.eye(2)
+    found = FlisHC(mode="released").join(state, torch.tensor([2]), ctx)
+    assert found is not None
+    assert found.params is not None
+    assert found.params.tolist() == [[6.0]], "of the client that it agrees with most"
 
 
 def test_what_is_compared_is_what_was_asked_for() -> None:

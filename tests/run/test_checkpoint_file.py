@@ -1,6 +1,6 @@
 """Damaged, foreign and older checkpoints: each is refused by its cause, or the one before is used.
 
-`python -m tests.faults checkpoints` damages many more.
+`python tests/faults checkpoints` damages many more.
 """
 
 from __future__ import annotations
