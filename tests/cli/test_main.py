@@ -347,6 +347,25 @@ def test_a_reader_that_goes_away_is_no_error(main_with: Callable[..., int], tmp_
     assert (tmp_path / "errors").read_text() == ""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["flbench_benchmarks.compare", "--list"],
+        ["flbench_benchmarks.speed", "--table", "--help"],
+        ["flbench", "list"],
+    ],
+)
+def test_no_program_prints_a_traceback_where_nobody_reads(command: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "w") as pipe:
+        ended = subprocess.run(
+            [sys.executable, "-m", *command], stdout=pipe, stderr=subprocess.PIPE, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_a_stream_that_takes_ascii_gets_ascii(
     main_with: Callable[..., int], tmp_path: Path
 ) -> None:
