@@ -135,12 +135,14 @@ def lines(rows: Sequence[DrawnRow], names: Sequence[str], title: str) -> bytes |
         axes = figure.add_subplot()
         for place, (value, places) in enumerate(found.items()):
             axes.plot(
-                *zip(*sorted(places), strict=True), label=f"{by} {value}", markersize=3,
+                *zip(*sorted(places), strict=True), label=f"{value}", markersize=3,
                 color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)],
             )  # fmt: skip
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        figure.legend(loc="outside lower left", ncols=4, frameon=False, labelcolor="linecolor")
+        figure.legend(
+            title=by, loc="outside lower left", ncols=6, frameon=False, labelcolor="linecolor"
+        )
         words = "; ".join(
             f"{by} {value}: " + ", ".join(f"{x:g} {y:.4f}" for x, y in sorted(places))
             for value, places in found.items()
