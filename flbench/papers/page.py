@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flbench.errors import UserError
-from flbench.leaderboard.markdown import escaped
+from flbench.leaderboard.markdown import anchor, escaped
 from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
@@ -76,14 +76,24 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
         "",
         f"{paper.authors}, [{paper.venue}]({paper.link}). Summary: {paper.summary}.",
         "",
+        *(f"- {sentence}" for sentence in paper.in_short),
+        *([""] if paper.in_short else []),
         VERDICTS_EXPLAINED,
     ]
+    found = {
+        name: {
+            scale: findings(table, planned(table, scale, request, None, progress))
+            for scale in SCALES
+            if scale in table.scale
+        }
+        for name, table in paper.tables.items()
+    }
+    lines += _overview(paper, found)
     known: dict[tuple[str, ...], str] = {}
     for name, table in paper.tables.items():
-        lines += _table(paper, name, table, request, progress, known)
+        lines += _table(paper, name, table, found[name], known)
     if paper.claims:
-        found = "In words: [findings](../findings.md)."
-        lines += ["", "## Figures and claims", "", found]
+        lines += ["", "## Figures and claims", "", "In words: [findings](../findings.md)."]
     stored = StoredResults.of(paper, request, progress)
     for claim in paper.claims:
         lines += _claim(paper, claim, stored)
@@ -103,17 +113,44 @@ def _wrapped(line: str) -> str:
     )
 
 
+def _overview(
+    paper: Paper, found: Mapping[str, Mapping[str, Sequence[ReproducedValue]]]
+) -> list[str]:
+    """A line for each table and scale that was run: the rule, and how many numbers agree."""
+    rows = [
+        [f"[{table.caption}](#{anchor(table.caption)})", scale, table.judged, *_counts(numbers)]
+        for name, table in paper.tables.items()
+        for scale, numbers in found[name].items()
+        if _ran(numbers)
+    ]
+    headings = [("table", True), ("scale", True), ("judged", True), *_count_headings()]
+    return ["", *markdown_table(headings, rows)] if rows else []
+
+
+def _counts(found: Sequence[ReproducedValue]) -> list[str]:
+    """How many numbers have each verdict, and tau."""
+    return [*(str(sum(one.verdict == said for one in found)) for said in VERDICTS), _taus(found)]
+
+
+def _count_headings() -> list[tuple[str, bool]]:
+    """The headings of `_counts`: each verdict as it is called at every scale, and tau."""
+    words = [
+        dict.fromkeys(in_words(said, scale) for scale in ("paper", "small")) for said in VERDICTS
+    ]
+    return [*((" or ".join(said), False) for said in words), ("tau", False)]
+
+
 def _table(
     paper: Paper,
     name: str,
     table: PaperTable,
-    request: RunRequest,
-    progress: SweepProgress,
+    known: Mapping[str, Sequence[ReproducedValue]],
     known_departures: dict[tuple[str, ...], str],
 ) -> list[str]:
-    """A section: counts of verdicts, then a table per suite, data set and scale that was run.
+    """A section: how its scales differ, then a table per suite, data set and scale that was run.
 
     Args:
+        known: the numbers of the table by scale.
         known_departures: what earlier sections say of how scales differ -> the first of them.
     """
     is_share = table.task is not None and table.task.is_share
@@ -123,24 +160,7 @@ def _table(
     text += f" numbers of the {table.source}."
     if table.judged != "served":
         text = f"{text} {RULES[table.judged]}"
-    scales = [scale for scale in SCALES if scale in table.scale]
-    plans = {scale: planned(table, scale, request, None, progress) for scale in scales}
-    known = {scale: findings(table, plans[scale]) for scale in scales}
-    counts = [
-        [
-            scale,
-            *(str(sum(one.verdict == said for one in found)) for said in VERDICTS),
-            _taus(found),
-        ]
-        for scale, found in known.items()
-    ]
-    words = [
-        dict.fromkeys(in_words(said, scale) for scale in ("paper", "small")) for said in VERDICTS
-    ]
-    headings = [("scale", True), *((" or ".join(said), False) for said in words), ("tau", False)]
-    ran = [row for row, found in zip(counts, known.values(), strict=True) if _ran(found)]
     lines = ["", f"## {table.caption}", "", text]
-    lines += ["", *markdown_table(headings, ran)] if ran else []
     differ = _departures(paper, table, known)
     first = known_departures.setdefault(tuple(differ), table.caption)
     same = ["", f"Its scales differ from the paper as those of *{first}*."]

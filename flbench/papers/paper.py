@@ -234,6 +234,7 @@ class Paper(BaseModel):
     authors: str
     venue: str
     link: str
+    in_short: list[str] = Field(default=[], description="what its reader should know, in sentences")
     protocol: list[Stated] = Field(default=[], description="how the paper ran its experiments")
     tables: dict[str, PaperTable] = {}
     claims: list[Claim] = []
