@@ -13,9 +13,8 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ import typer
 
 from flbench import __version__
 from flbench.errors import UnknownName, UserError
-from flbench.locks import lock_new
+from flbench.locks import locked_folder
 from flbench.plugin.registry import KINDS as INSTALLED
 from flbench.plugin.registry import entries
 
@@ -216,7 +215,7 @@ def write(folder: Path, texts: Mapping[str, str]) -> None:
     """Write files into a new folder, all of them or none."""
     try:
         remove_left(folder.parent)
-        with beside(folder.parent) as temporary:
+        with locked_folder(folder.parent, TEMPORARY) as temporary:
             whole = temporary / folder.name
             for path, text in texts.items():
                 file = whole / path
@@ -225,22 +224,6 @@ def write(folder: Path, texts: Mapping[str, str]) -> None:
             whole.rename(folder)
     except OSError as error:
         raise UserError(f"new: '{folder}' cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def beside(parent: Path) -> Iterator[Path]:
-    """A temporary folder in a folder, locked (`flock`) as long as its process lives."""
-    while True:
-        name = tempfile.mkdtemp(dir=parent, prefix=TEMPORARY)
-        handle = os.open(name, os.O_RDONLY)
-        if lock_new(handle, name):
-            break
-        os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        shutil.rmtree(name, ignore_errors=True)
-        os.close(handle)
 
 
 def remove_left(parent: Path) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flbench.errors import MachineError, UserError, naming
-from flbench.locks import lock_new
+from flbench.locks import locked_folder
 from flbench.results.schema import (
     DIGESTED,
     SCHEMA,
@@ -44,7 +45,7 @@ RETRIES = 3
 WAIT = 0.5
 """Seconds before it is begun again."""
 PARTIAL = re.compile(r"\..+\.[a-z0-9_]{8}\.partial")
-"""Names of files that are not whole yet."""
+"""Names of folders of files that are not whole yet; of files, in earlier versions."""
 DIGEST = re.compile(r'(?<=\n"digest": ")[0-9a-f]{64}(?=",\n)')
 
 
@@ -140,40 +141,27 @@ def atomic_write(path: Path, write: Callable[[Path], object], former: Path | Non
     with naming(path):
         make_folder(path.parent)
         remove_partial_files(str(path.parent.absolute()))
-        handle, temporary = _partial_file(path)
-        try:
-            write(Path(temporary))
+        with locked_folder(path.parent, f".{path.name}.", ".partial") as folder:
+            temporary = folder / "new"  # no name by which anything looks for files
+            write(temporary)
             os.chmod(temporary, 0o666 & ~umask())
-            _sync(Path(temporary))
+            _sync(temporary)
             if former is not None and path.is_file():
                 os.replace(path, former)
             os.replace(temporary, path)
             _sync(path.parent)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(handle)
-
-
-def _partial_file(path: Path) -> tuple[int, str]:
-    """A new file beside a path, locked while it is open: its number and its name."""
-    while True:
-        handle, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
-        if lock_new(handle, name):
-            return handle, name
-        os.close(handle)
 
 
 @lru_cache(maxsize=4096)
 def remove_partial_files(folder: str) -> None:
     """Remove what killed processes left in a folder, once in each process; what is locked stays."""
     for name in filter(PARTIAL.fullmatch, os.listdir(folder)):
+        left = os.path.join(folder, name)
         with suppress(OSError):  # it is locked, somebody else's, or gone
-            handle = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
+            handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(os.path.join(folder, name))
+                shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
             finally:
                 os.close(handle)
 

@@ -12,6 +12,7 @@ import fcntl
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -187,6 +188,6 @@ def _free(folder: Path) -> None:
     for file in sorted(folder.iterdir()):
         with suppress(OSError):  # it is somebody else's, and stays
             if TEMPORARY.fullmatch(file.name):
-                file.unlink(missing_ok=True)
+                shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
             elif re.fullmatch(r"seed-\d+\.json", file.name) and not begun_again(file):
                 discard(checkpoint_path(file))

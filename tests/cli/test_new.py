@@ -25,6 +25,7 @@ from flbench.cli.new import (
     template,
     words,
 )
+from flbench.locks import locked_folder
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "plugins" / "template"
@@ -256,7 +257,7 @@ def test_what_a_killed_command_left_is_removed_and_what_a_live_one_writes_is_not
     left, other = tmp_path / ".flbench-new-killed_1", tmp_path / ".flbench-mine"
     (left / "flbench-big-step" / "tests").mkdir(parents=True)
     other.mkdir()
-    with new.beside(tmp_path) as alive:
+    with locked_folder(tmp_path, new.TEMPORARY) as alive:
         assert typed("new", "big-step")[0] == 0
         assert {path.name for path in tmp_path.iterdir()} == {
             "flbench-big-step", ".flbench-mine", alive.name

@@ -23,7 +23,6 @@ import torch
 from mentions import mention, mentioning, mentions
 from toy import Play, player
 
-from flbench.cli.new import beside
 from flbench.core.state import Scores
 from flbench.datasets import data_root
 from flbench.errors import MachineError, UserError
@@ -38,6 +37,7 @@ from flbench.results.files import (
     read_skips,
     real_path,
     refuse_unwritable,
+    remove_partial_files,
     result_path,
     save_result,
     slug,
@@ -196,6 +196,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     others = [tmp_path / name for name in (".c.partial", "d.json.abcd0123.partial")]
     for file in (left, written, *others):
         file.write_bytes(b"half")
+    (tmp_path / ".e.json.abcd0123.partial").mkdir()
+    (tmp_path / ".e.json.abcd0123.partial" / "e.json").write_bytes(b"half")
     with written.open("rb") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
         write_atomically(tmp_path / "other.json", b"whole")
@@ -220,19 +222,24 @@ def removed_while_it_is_made(monkeypatch: pytest.MonkeyPatch, make: str) -> list
 def test_what_another_process_is_about_to_remove_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It came between the making of the file and the lock on it."""
-    made = removed_while_it_is_made(monkeypatch, "mkstemp")
-    atomic_write(tmp_path / "a.json", lambda path: (os.unlink(made[0]), path.write_bytes(b"whole")))
+    """It came between the making of the folder and the lock on it."""
+    made = removed_while_it_is_made(monkeypatch, "mkdtemp")
+    atomic_write(tmp_path / "a.json", lambda path: (os.rmdir(made[0]), path.write_bytes(b"whole")))
     assert (tmp_path / "a.json").read_bytes() == b"whole"
     assert len(made) == 2
 
 
-def test_a_folder_that_another_process_is_about_to_remove_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = removed_while_it_is_made(monkeypatch, "mkdtemp")
-    with beside(tmp_path) as folder:
-        assert [str(folder)] == made[1:]
+def test_what_a_library_puts_in_the_place_of_the_file_is_locked_too(tmp_path: Path) -> None:
+    """Another process looks for what killed ones left while the file is written."""
+
+    def write(path: Path) -> None:
+        path.with_name("other").write_bytes(b"whole")
+        path.with_name("other").rename(path)
+        remove_partial_files.__wrapped__(str(tmp_path))
+        assert path.read_bytes() == b"whole"
+
+    atomic_write(tmp_path / "a.json", write)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
 @pytest.mark.slow
