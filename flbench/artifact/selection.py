@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers.paper import SCALES, Paper, load_paper
-from flbench.papers.reproduction import file_of_any_version, findings, in_words, planned
+from flbench.papers.reproduction import (
+    file_of_any_version,
+    findings,
+    in_words,
+    planned,
+    refuse_unknown,
+)
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.results.files import read_bounded, read_result
 from flbench.results.schema import Result
@@ -179,6 +185,7 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
         raise UnknownName(
             f"data set of '{paper.name}'", str(asked.request.dataset), known, listed="there are"
         )
+    refuse_unknown(asked.request.settings, tables.values())
     claims = list[TableClaim]()
     for mark, table in tables.items():
         column = table.measured(table.judged)

@@ -58,6 +58,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+                raise
             if hasattr(error, "format_message"):  # a usage error, which the library prints
                 takes = self.takes(ctx.invoked_subcommand, getattr(error, "option_name", ""))
                 error.message = escaped(f"{error.message}{takes}")  # type: ignore[attr-defined]

@@ -95,10 +95,11 @@ def reproduce(
         print_page(card, RunRequest(settings=request.settings, out=out), progress, figures)
         return
     with progress.importing():
-        from flbench.papers.reproduction import planned
+        from flbench.papers.reproduction import planned, refuse_unknown
         from flbench.sweeps.sweep import run_missing
         from flbench.sweeps.workers import prepare_workers, run_in_workers
 
+    refuse_unknown(request.settings, chosen.values())
     if not no_run:
         prepare_workers(number)
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}

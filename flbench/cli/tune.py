@@ -83,6 +83,11 @@ def tune(
     workers: Workers = "auto",
 ) -> None:
     """Search a method's parameters on tuning seeds; score the best, and the defaults, on others."""
+    if seeds > FIRST_SEED:
+        raise typer.BadParameter(
+            f"--seeds: expected at most {FIRST_SEED}, as trials have the seeds from there on, got"
+            f" {seeds}"
+        )
     if (budget is None) == (try_lr is None) or (try_lr is not None and tried):
         raise typer.BadParameter(
             "expected --budget, the number of sets of parameters, or --try-lr, factors of the"

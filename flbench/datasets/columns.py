@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ BY_CHANCE = 8
 """Rows from which an order, or values that are all different, are none of chance: 2 / 8! = 5e-5."""
 ROUNDING = 1e-12
 """A deviation below this share of the largest value comes from rounding."""
+WHOLE = 2.0**53
+"""From here on not every whole number is a float64."""
 SINGLE = 2.0**-24
 """The relative error of a number in float32."""
 LEAST, MOST = 1e-30, 1e30
@@ -94,6 +97,27 @@ def as_number(value: object) -> float | None:
         return float(value)  # type: ignore[arg-type] # what is no number raises
     except (TypeError, ValueError):
         return None
+
+
+def exact_number(value: object) -> Decimal | None:
+    """The finite number that a value is, to its last digit, or None.
+
+    Example:
+        >>> exact_number("9007199254740993") == exact_number("9007199254740992")
+        False
+        >>> exact_number("007") == exact_number(7.0), exact_number("a"), exact_number("inf")
+        (True, None, None)
+    """
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        return None
+    return Decimal(value if isinstance(value, str) else str(_plain_object(value)))
+
+
+def _plain_object(value: object) -> object:
+    """A number of numpy as one of Python, and a truth value as 0 or 1."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, bool) else value
 
 
 def numbers_of(values: Sequence[object]) -> list[float] | None:
@@ -313,10 +337,11 @@ def groups_of(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Number of each value's group, shape (m,), int64, and the groups' names, in order.
 
-    `1` and `1.0` are one group, as ` a` and `a` are.
+    `1` and `1.0` are one group, as ` a` and `a` are; numbers are compared to their last digit.
 
     Raises:
-        UserError: a value is missing, or is a list; `what` says whose value it is.
+        UserError: a value is missing, is a list, has lost digits, or is one that another row
+            writes in another way (`007` and `7`); `what` says whose value it is.
     """
     refuse_missing(path, column, values, what)
     for row, value in enumerate(values, 1):
@@ -325,16 +350,27 @@ def groups_of(
                 path, f"column '{column}' holds {type(value).__name__} in row {row}: expected one"
                 f" {what} for each sample{HINTS.get(what, '')}"
             )  # fmt: skip
-    numbers = numbers_of(values)
-    keys = numbers if numbers is not None else [str(value).strip() for value in values]
-    found, places = np.unique(np.array(keys), return_inverse=True)
-    names = [f"{key:.17g}" if numbers is not None else str(key) for key in found.tolist()]
+        if isinstance(value, float) and abs(value) >= WHOLE:
+            raise damaged(
+                path, f"column '{column}' holds the decimal number {value:.17g} in row {row}, whose"
+                f" last digits may be lost: expected whole numbers or texts as {what}s"
+            )  # fmt: skip
+    texts = [str(_plain_object(value)).strip() for value in values]
+    exact = [exact_number(text) for text in texts]
+    numeric = all(number is not None for number in exact)
+    if numeric:
+        texts = [re.sub(r"(?<=\d)\.0*$", "", text) for text in texts]
+    names = sorted({*texts})
+    if numeric:
+        names.sort(key=dict(zip(texts, exact, strict=True)).__getitem__)  # type: ignore[arg-type]
     if pair := written_twice(names):
+        two = ", or put a letter before each if they are two" if numeric else ""
         raise damaged(
             path, f"column '{column}' has the {what}s '{pair[0]}' and '{pair[1]}', which are one"
-            f" {what} written in two ways: write one of them"
+            f" {what} written in two ways: write one of them{two}"
         )  # fmt: skip
-    return torch.from_numpy(places.astype(np.int64)), tuple(names)
+    place = {name: number for number, name in enumerate(names)}
+    return torch.tensor([place[text] for text in texts], dtype=torch.int64), tuple(names)
 
 
 def true_groups(
@@ -385,14 +421,14 @@ def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
         (('1', '1.0'), ('caf\u00e9', 'cafe\u0301'))
     """
     known: dict[str, str] = {}
-    numbers: dict[float, str] = {}
+    numbers: dict[Decimal, str] = {}
     for name in names:
         plain = _plain(name)
         first = known.setdefault(plain.casefold(), name)
         if first is not name and (len(name) > 1 or plain == _plain(first)):
             return first, name
-        number = as_number(plain)
-        if number is not None and math.isfinite(number):
+        number = exact_number(plain)
+        if number is not None:
             first = numbers.setdefault(number, name)
             if first is not name:
                 return first, name

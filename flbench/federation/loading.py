@@ -119,7 +119,28 @@ def check(owner: str, dataset: Dataset) -> None:
     if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
         raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
     check_groups(owner, dataset)
+    check_inputs(owner, dataset)
     check_targets[dataset.task](owner, dataset)
+
+
+def check_inputs(owner: str, dataset: Dataset) -> None:
+    """Inputs are finite, but for NaN in columns in which it becomes a mean: scaled and filled ones.
+
+    Raises:
+        UserError: they are not.
+    """
+    x = dataset.x
+    if not x.is_floating_point() or bool(x.sum(dtype=torch.float64).isfinite()):
+        return
+    wrong = ~x.isfinite()
+    if columns := [*dataset.scaled, *dataset.filled]:
+        wrong[:, columns] = x[:, columns].isinf()
+    if bool(wrong.any()):
+        row = int(wrong.flatten(1).any(dim=1).nonzero()[0, 0])
+        raise UserError(
+            f"{owner}: x of sample {row} is not finite: expected numbers; columns in which values"
+            " are missing (NaN) are named in `scaled` or `filled`"
+        )
 
 
 def check_groups(owner: str, dataset: Dataset) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
@@ -64,6 +64,18 @@ class ReproducedValue:
     def known(self) -> list[float]:
         """Our numbers without those that runs lack."""
         return [value for value in self.values if value is not None]
+
+
+def refuse_unknown(settings: Mapping[str, object], tables: Iterable[PaperTable]) -> None:
+    """Refuse settings that concern nothing of some tables.
+
+    Raises:
+        UserError: neither a method of them nor the suite declares it.
+    """
+    from flbench.run.composition import load_method, suite_overrides
+
+    methods = sorted({plugin_of(method)[0] for table in tables for method in table.methods})
+    suite_overrides(settings, [load_method(name) for name in methods] if settings else [])
 
 
 def planned(

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from flbench.engine.options import EngineOptions
 from flbench.errors import (
@@ -106,7 +107,7 @@ def run_suite(
         Diverged: a client's parameters left the finite numbers.
         FlbenchError: anything else; its text is one line.
     """
-    (outcome,) = _run([method], [suite], [seed], options).values()
+    (outcome,) = _run([method], [suite], [_whole("seed", seed)], options).values()
     if outcome.result is None:
         raise _error_of(outcome)
     return outcome.result
@@ -133,8 +134,8 @@ def run_suites(
         UserError: a name is not installed, or a setting is not valid; nothing was run.
         FlbenchError: no run has a result; this is the first one's error.
     """
-    which = range(seeds) if isinstance(seeds, int) else seeds
-    outcomes = _run(_several("methods", methods), _several("suites", suites), list(which), options)
+    methods, suites = _several("methods", methods), _several("suites", suites)
+    outcomes = _run(methods, suites, _seeds(seeds), options)
     results = tuple(one.result for one in outcomes.values() if one.result is not None)
     if not results:
         raise _error_of(next(iter(outcomes.values())))
@@ -180,8 +181,7 @@ def _run(
         if not isinstance(suite, str | Path):
             kind = type(suite).__name__
             raise BadParameter(f"suite: expected a name or the path of a TOML file, got a {kind}")
-    if unknown := sorted({*options} - {*RunOptions.__annotations__}):
-        raise _unknown_option(unknown[0], options)
+    options = _checked(options)
     called = [_called(method) for method in methods]
     request, own = _request(suites, seeds, options)
     own = {**own, **{key: one for method in called for key, one in method.own.items()}}
@@ -207,6 +207,32 @@ def _run(
         )
 
 
+def _checked(options: RunOptions) -> RunOptions:
+    """The options of a call, whole numbers as those of Python.
+
+    Raises:
+        UserError: there is no such option, or it is of another kind.
+    """
+    if unknown := sorted({*options} - {*RunOptions.__annotations__}):
+        raise _unknown_option(unknown[0], options)
+    settings = options.get("settings") or {}
+    if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+        raise BadParameter(
+            f"settings: expected a table such as {{'lam': 0.1}}, got {settings!r:.80}"
+        )
+    found: dict[str, object] = {**options}
+    for what in ("metrics", "sinks"):
+        if isinstance(names := found.get(what), str):
+            raise BadParameter(f"{what}: expected a list, got a text: give {names.split(',')}")
+    for what in ("out", "data_root"):
+        if not isinstance(path := found.get(what), str | Path | None):
+            raise BadParameter(f"{what}: expected the path of a folder, got {path!r:.80}")
+    for what in ("rounds", "threads", "workers"):
+        if (number := found.get(what)) is not None:
+            found[what] = _whole(what, number, least=1)
+    return cast("RunOptions", found)
+
+
 def _unknown_option(name: str, options: Mapping[str, object]) -> UserError:
     """The error of an option that there is not: what to type instead."""
     from flbench.suite import suite_field
@@ -225,12 +251,37 @@ def _several(what: str, given: object) -> list[Any]:
     """Methods or suites of a call.
 
     Raises:
-        BadParameter: it is one name.
+        BadParameter: it is one name, or no list.
     """
     if isinstance(given, str | Path):
         names = str(given).split(",")
         raise BadParameter(f"{what}: expected a list, got a text: give {names}")
-    return list(given)  # type: ignore[call-overload, no-any-return]
+    if not isinstance(given, Iterable):
+        raise BadParameter(f"{what}: expected a list, got {given!r:.80}")
+    return list(given)
+
+
+def _seeds(given: object) -> list[int]:
+    """Seeds of a call: so many from 0 on, or those that are listed.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return [_whole("seeds", one) for one in given]
+    return list(range(_whole("seeds", given)))
+
+
+def _whole(what: str, given: object, least: int = 0) -> int:
+    """A whole number, also of numpy.
+
+    Raises:
+        BadParameter: it is none, or too small.
+    """
+    if isinstance(given, bool) or not isinstance(given, Integral) or int(given) < least:
+        kind = f"{given!r:.80} ({type(given).__name__})"
+        raise BadParameter(f"{what}: expected a whole number of at least {least}, got {kind}")
+    return int(given)
 
 
 def _called(method: object) -> CalledMethod:

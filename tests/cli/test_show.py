@@ -186,3 +186,9 @@ def test_a_partition_that_cannot_be_made_says_why(typed: Typed) -> None:
     assert code == 1
     assert "clients = 9999" in said
     assert mentions(told, "samples", "clients")
+
+
+def test_without_a_word_it_prints_its_help_in_lines(typed: Typed) -> None:
+    _, _, told = typed("show")
+    assert mentions(told, "composition") and "\\n" not in told
+    assert len(told.splitlines()) > 5

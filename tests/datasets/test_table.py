@@ -229,10 +229,35 @@ def test_labels_and_clients_may_not_be_missing(tmp_path: Path, column: str, gap:
 
 
 def test_numbers_that_are_equal_are_one_label_and_one_client(tmp_path: Path) -> None:
-    found = loaded(tmp_path, "label,client,a\n1,7,1\n1.0,07,2\n2,8.0,3\n10,8,4\n")
+    found = loaded(tmp_path, "label,client,a\n1,7,1\n1.0,7.00,2\n2,8.0,3\n10,8,4\n")
     assert found.y.tolist() == [0, 0, 1, 2]
     assert found.label_names == ("1", "2", "10")
     assert found.domains is not None and found.domains.tolist() == [0, 0, 1, 1]
+    assert found.domain_names == ("7", "8")
+
+
+def test_long_numbers_are_clients_of_their_own(tmp_path: Path) -> None:
+    """A float64 does not tell these apart."""
+    ids = [str(2**53 + i) for i in range(4)] + ["1" * 19 + "2", "1" * 20]
+    rows = "".join(f"{i % 2},{name},{i}\n" for i, name in enumerate(ids))
+    found = loaded(tmp_path, f"label,client,a\n{rows}")
+    assert found.domain_names == (*ids[:4], ids[5], ids[4])
+    assert found.domains is not None and found.domains.tolist() == [0, 1, 2, 3, 5, 4]
+
+
+@pytest.mark.parametrize(
+    "pair", [("007", "7"), ("1.1", "1.10"), ("1e3", "1000"), ("+1", "1"), ("010", "10")]
+)
+@pytest.mark.parametrize("column", ["client", "label"])
+def test_codes_that_are_equal_as_numbers_are_refused(
+    pair: tuple[str, str], column: str, tmp_path: Path
+) -> None:
+    """They may be one client or two, and nobody can know which."""
+    names = {"client": ("3", "4"), "label": ("3", "4"), column: pair}
+    rows = [f"{names['label'][i % 2]},{names['client'][i % 2]},{i * i % 5}\n" for i in range(8)]
+    with pytest.raises(UserError) as caught:
+        loaded(tmp_path, "label,client,a\n" + "".join(rows))
+    assert mentions(str(caught.value), *(f"'{one}'" for one in pair), "two ways", "letter")
 
 
 @pytest.mark.parametrize(

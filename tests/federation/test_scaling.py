@@ -14,7 +14,7 @@ from mentions import mention
 from toy import Play, toy_dataset
 
 from flbench.core.dataset import Dataset
-from flbench.errors import PluginError
+from flbench.errors import PluginError, UserError
 from flbench.federation.build import divide
 from flbench.federation.feature_scale import scaled
 from flbench.federation.federation import Federation
@@ -181,3 +181,18 @@ def test_no_tested_row_of_a_table_moves_what_is_trained_on(tmp_path: Path, missi
     other = of(rows)
     assert not torch.equal(first.held_out.x, other.held_out.x)
     assert torch.equal(first.visible.x, other.visible.x)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_inputs_are_finite_but_where_values_may_be_missing(wrong: float) -> None:
+    x = torch.arange(12.0).reshape(4, 3)
+    check("mine", Dataset("mine", x, torch.tensor([0, 1, 0, 1]), 2))
+    x[2, 1] = wrong
+    with pytest.raises(UserError, match=mention("mine", "sample 2", "finite")):
+        check("mine", Dataset("mine", x, torch.tensor([0, 1, 0, 1]), 2))
+    filled = Dataset("mine", x, torch.tensor([0, 1, 0, 1]), 2, filled=(1,))
+    if wrong == wrong:
+        with pytest.raises(UserError, match=mention("sample 2", "filled")):
+            check("mine", filled)
+    else:
+        check("mine", filled)

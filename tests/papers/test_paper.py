@@ -443,6 +443,7 @@ def test_what_only_the_person_can_give_is_asked_for(card: str, typed: Typed) -> 
         (("nobody",), "unknown paper 'nobody'"),
         (("pfedlia", "--table", "7"), "unknown table of 'pfedlia' '7'"),
         (("pfedlia", "--scale", "huge"), "unknown scale 'huge'"),
+        (("pfedlia", "--no-run", "--set", "foo=1"), "unknown parameter 'foo'"),
         (("pfedlia", "--dataset", "mnist"), "unknown data set of 'pfedlia' 'mnist'"),
     ],
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mentions import mention, mentions
@@ -273,3 +274,35 @@ def test_what_cannot_be_is_refused_in_one_line(suite: Path) -> None:
         with pytest.raises(kind, match=mention(fact)) as found:
             call()
         assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [
+        *(("seed", one) for one in (1.0, True, "1", " 1", -1, None)),
+        *(("seeds", one) for one in (2.5, "12", None, True, [0, 1.0], ["0"])),
+        *(("workers", one) for one in (0, -1, "2", 1.5)),
+        *(("threads", one) for one in (0, "1")),
+        *(("rounds", one) for one in (0, 1.0)),
+        *(("settings", one) for one in ([1], "a=1", {1: 2})),
+        *(("metrics", "f1"), ("sinks", "csv"), ("out", 3), ("data_root", 3)),
+        *(("suites", None), ("methods", 3)),
+    ],
+)
+def test_an_option_of_another_kind_is_named(what: str, given: Any, suite: Path) -> None:
+    """A seed that is written otherwise would be another seed in one place of the run."""
+    words: dict[str, Any] = {"method": "fedavg", "suite": suite, what: given}
+    call: Any = fl.run_suite
+    if what in ("seeds", "suites", "methods"):
+        words, call = {"methods": ["fedavg"], "suites": [suite], what: given}, fl.run_suites
+    with pytest.raises(BadParameter, match=rf"^{what}: expected .*, got ") as found:
+        call(**words)
+    assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_whole_numbers_of_numpy_are_whole_numbers(suite: Path) -> None:
+    plain = fl.run_suites(["fedavg"], [suite], seeds=[0, 1], rounds=1)
+    found = fl.run_suites(["fedavg"], [suite], seeds=np.arange(2), rounds=np.int64(1))  # type: ignore[arg-type]
+    for one, other in zip(plain.results, found.results, strict=True):
+        assert one.curves == other.curves and type(other.seed) is int

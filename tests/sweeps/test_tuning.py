@@ -305,6 +305,12 @@ def test_one_search_is_asked_for(typed: Typed, more: tuple[str, ...]) -> None:
     assert mentions(told, "--budget", "--try-lr")
 
 
+def test_no_seed_is_searched_on_and_scored(typed: Typed) -> None:
+    code, _, told = typed("tune", "fedprox", "-s", "iid", "--budget", "2", "--seeds", "1001")
+    assert code == 2
+    assert mentions(told, "--seeds", 1000, 1001)
+
+
 @pytest.mark.slow
 def test_the_best_learning_rate_of_several_methods_in_one_command(typed: Typed) -> None:
     code, _, told = typed(
