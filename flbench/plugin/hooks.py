@@ -563,6 +563,8 @@ def _answers(name: str, hook: str, answer: Any, value: Any) -> Any:  # noqa: ANN
 
 def _refuse(name: str, hook: str, error: BaseException) -> NoReturn:
     """Raise the error that flbench shows of what a hook raised."""
+    if type(error).__module__ == "bdb":  # a person leaves the debugger, and with it the run
+        raise KeyboardInterrupt from None
     found = _in_one_line(name, hook, error)
     if found is error:  # which must not be its own cause
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
 import os
 import subprocess
 import sys
@@ -21,7 +22,14 @@ from typer.testing import CliRunner
 
 import flbench as fl
 from flbench.cli.main import app
-from flbench.errors import BadParameter, FlbenchError, PluginError, UnknownName, UserError
+from flbench.errors import (
+    BadParameter,
+    FlbenchError,
+    Interrupted,
+    PluginError,
+    UnknownName,
+    UserError,
+)
 from flbench.plugin.registry import entries
 from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
@@ -68,6 +76,16 @@ class Broken:
     def weights(self, upload: Any) -> Any:
         """Fail."""
         raise ValueError("not today")
+
+
+@dataclass(frozen=True)
+class Left:
+    """Raises what `q` at a breakpoint raises."""
+
+    @fl.hookimpl
+    def weights(self, upload: Any) -> Any:
+        """Leave the debugger."""
+        raise bdb.BdbQuit
 
 
 class Frame:
@@ -298,6 +316,11 @@ def test_an_option_of_another_kind_is_named(what: str, given: Any, suite: Path) 
     with pytest.raises(BadParameter, match=rf"^{what}: expected .*, got ") as found:
         call(**words)
     assert len(str(found.value).splitlines()) == 1
+
+
+def test_who_leaves_the_debugger_leaves_the_call(suite: Path) -> None:
+    with pytest.raises((Interrupted, KeyboardInterrupt)):
+        fl.run_suites([Left()], [suite], seeds=2, rounds=1)
 
 
 @pytest.mark.slow
