@@ -13,6 +13,7 @@ from pathlib import Path
 from natural_answers import answers
 
 from flbench.leaderboard.headings import with_headings
+from flbench.leaderboard.kinds import judged_alike
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import share_letter
@@ -61,9 +62,10 @@ do not decide for large ones, nor do few rounds for many: run your own files wit
 """
 OF_TASKS = "Where a number is no accuracy, it has its name: of RMSE, lower is better."
 LEFT_OUT = f"""\
-Left out are tables with fewer than {LEAST} ranked methods at their defaults. A method of one seed
-has no rank, so the longest runs are left out too, and may say otherwise: the page of the suite has
-them.
+Left out are tables with fewer than {LEAST} ranked methods at their defaults, suites of threats,
+slow links, privacy and several networks, which come below, and tables with newcomers where the same
+suite has one without. A method of one seed has no rank, so the longest runs are left out too, and
+may say otherwise: the page of the suite has them.
 """
 
 
@@ -72,11 +74,8 @@ def usable(found: Sequence[Table]) -> list[Table]:
     order = list(KINDS)
     many = [
         one
-        for one in found
-        if len(methods(one)) >= LEAST
-        and kind_of(one) in KINDS
-        and one.suite not in PURPOSES
-        and not one.joins_late
+        for one in judged_alike(found)
+        if len(methods(one)) >= LEAST and kind_of(one) in KINDS and one.suite not in PURPOSES
     ]
     return sorted(many, key=lambda one: (order.index(kind_of(one)), one.suite, one.dataset))
 
