@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -118,7 +118,10 @@ def _changes(base: str, results: Path) -> list[str]:
                 f" {said.splitlines()[0]}"
             ) from None
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(folder, filter="data")
+            plain = [one for one in archive if one.isfile() or one.isdir()]  # no links
+            # Python before 3.11.4 knows no filters
+            safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(folder, plain, **safe)
         words = ["git", "show", f"{base}:./{inside.parent / LOG}"]
         shown = subprocess.run(words, capture_output=True, check=False)  # it need not be there
         return both(Path(folder) / inside, b"" if shown.returncode else shown.stdout)
