@@ -364,11 +364,12 @@ def groups_of(
     if numeric:
         names.sort(key=dict(zip(texts, exact, strict=True)).__getitem__)  # type: ignore[arg-type]
     if pair := written_twice(names):
-        two = ", or put a letter before each if they are two" if numeric else ""
+        why = f"one {what} written in two ways: write one of them"
+        if numeric:
+            why = "equal as numbers: write one of them, or put a letter before each if they are two"
         raise damaged(
-            path, f"column '{column}' has the {what}s '{pair[0]}' and '{pair[1]}', which are one"
-            f" {what} written in two ways: write one of them{two}"
-        )  # fmt: skip
+            path, f"column '{column}' has the {what}s '{pair[0]}' and '{pair[1]}', which are {why}"
+        )
     place = {name: number for number, name in enumerate(names)}
     return torch.tensor([place[text] for text in texts], dtype=torch.int64), tuple(names)
 

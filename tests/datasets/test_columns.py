@@ -10,7 +10,7 @@ import torch
 from mentions import mention, mentions
 
 from flbench.core.dataset import Dataset
-from flbench.datasets.columns import targets_of
+from flbench.datasets.columns import groups_of, targets_of
 from flbench.datasets.status import checked
 from flbench.errors import BadParameter, UserError
 from flbench.federation.loading import load_dataset
@@ -196,3 +196,16 @@ def test_arrays_have_no_row_numbers_as_features(tmp_path: Path, rows: np.ndarray
     np.savez(tmp_path / "x.npz", x=np.stack([noise, rows], axis=1), y=np.arange(9) % 2)
     with pytest.raises(UserError, match=mention("column 1", "numpy.delete")):
         load_dataset(f"npz:{tmp_path / 'x.npz'}", Path("nowhere"))
+
+
+def test_ids_that_lost_digits_are_refused() -> None:
+    """As whole numbers become where a column of them has a gap, above 2^53."""
+    path = Path("mine.parquet")
+    whole = [2**53 + 1, 2**53]
+    places, names = groups_of(path, "client", whole, "client")
+    assert (places.tolist(), names) == ([1, 0], (str(2**53), str(2**53 + 1)))
+    with pytest.raises(UserError, match=mention("client", "row 2", "digits", 2**53)):
+        groups_of(path, "client", [1.0, float(2**53)], "client")
+    assert groups_of(path, "client", [1.0, np.float64(3), np.int32(2), True], "client")[1] == (
+        "1", "2", "3",
+    )  # fmt: skip

@@ -257,7 +257,7 @@ def test_codes_that_are_equal_as_numbers_are_refused(
     rows = [f"{names['label'][i % 2]},{names['client'][i % 2]},{i * i % 5}\n" for i in range(8)]
     with pytest.raises(UserError) as caught:
         loaded(tmp_path, "label,client,a\n" + "".join(rows))
-    assert mentions(str(caught.value), *(f"'{one}'" for one in pair), "two ways", "letter")
+    assert mentions(str(caught.value), *(f"'{one}'" for one in pair), "equal", "letter")
 
 
 @pytest.mark.parametrize(
