@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from flbench.core.targets import task_of as task_of
     from flbench.core.types import Kind as Kind
     from flbench.core.types import Phase as Phase
+    from flbench.errors import FlbenchError as FlbenchError
     from flbench.errors import Undefined as Undefined
     from flbench.errors import UserError as UserError
     from flbench.results.events import RoundRecord as RoundRecord
@@ -98,7 +99,7 @@ _HOMES = {
         " State Upload",
         "core.targets": "cross_entropy task_of",
         "core.types": "Kind Phase",
-        "errors": "Undefined UserError",
+        "errors": "FlbenchError Undefined UserError",
         "results.events": "RoundRecord RunInfo",
         "results.hashed_fields": "LATER",
         "results.schema": "Result",

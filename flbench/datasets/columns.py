@@ -56,6 +56,8 @@ MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
 NINES = re.compile(r"-?9{2,}")
 """A number that people write where they have none."""
+CODE = re.compile(r"0\d+")
+"""A number that begins with a zero, as in codes of places and products."""
 ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
 """Last words of the names of columns that say which row or whose row it is."""
 INDEX_WORDS = ("index", "idx")
@@ -315,6 +317,23 @@ def stand_ins(column: str, values: Sequence[object]) -> list[str]:
         f"column {column} has {found[at]:.17g} in {counts[at]} rows, far from its other numbers:"
         " leave these cells empty if it stands for a missing value"
         for at in np.flatnonzero(nines & far & (counts > 1))
+    ]
+
+
+def codes(column: str, values: Sequence[str]) -> list[str]:
+    """A note where numbers of a column of features begin with a zero, as codes such as 01234 do.
+
+    Example:
+        >>> codes("zip", ["20095", "01067"]), codes("rate", ["0", "0.5", "-0.25", "1e-05"])
+        (['column zip has numbers such as 01067, and is measured; if they are codes, read them as \
+texts with ?text=zip'], [])
+    """
+    first = next((value for value in values if CODE.fullmatch(value)), None)
+    if first is None or any(as_number(value) is None for value in values if not is_missing(value)):
+        return []
+    return [
+        f"column {column} has numbers such as {first}, and is measured; if they are codes, read"
+        f" them as texts with ?text={column}"
     ]
 
 

@@ -31,6 +31,8 @@ UNREADABLE = (
     ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What reading a damaged `.npz` file raises; RuntimeError where it is encrypted."""
+SAVED_BY_NUMPY = (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM")
+"""How `.npz` files begin, those without an array, and `.npy` files."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,9 @@ def arrays(path: Path, keys: Container[str] | None = None) -> dict[str, np.ndarr
         raise no_file(path)
     try:
         with path.open("rb") as stream:
+            if stream.read(4) not in SAVED_BY_NUMPY:
+                raise ValueError("it is no .npz file, as numpy.savez writes; of a table: csv:FILE")
+            stream.seek(0)
             stored = np.load(stream, allow_pickle=False)
             if isinstance(stored, np.ndarray):
                 raise ValueError("it is one array, not an .npz file")

@@ -48,6 +48,7 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import (
+    codes,
     features_of,
     groups_of,
     id_of,
@@ -139,6 +140,7 @@ def table(root: Path, argument: str) -> Dataset:
     measured = [name for name in features if name not in listed(options, "text")]
     measured += targets if task == "numbers" else []
     notes += [note for name in measured for note in stand_ins(name, columns[name])]
+    notes += [note for name in features if name in measured for note in codes(name, columns[name])]
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
     domains: torch.Tensor | None = None
@@ -257,6 +259,11 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
         raise BadParameter(f"csv:{argument}: task is {', '.join(TASKS)}, got '{task}'")
     if (fill := options.get("missing", FILLS[0])) not in FILLS:
         raise BadParameter(f"csv:{argument}: missing is {', '.join(FILLS)}, got '{fill}'")
+    if len(between := options.get("separator", ",")) != 1 or between in '"\r\n':
+        raise BadParameter(
+            f"csv:{argument}: separator is one character, such as %3B (;), | or %09 (a tab);"
+            f" got {between!r}"
+        )
     if "gap" in options and not (options["gap"].isdecimal() and options.get("time")):
         raise BadParameter(
             f"csv:{argument}: gap is a number of rows, beside time=COLUMN; got '{options['gap']}'"

@@ -125,7 +125,11 @@ def index(found: Sequence[Table], findings: str, wins: WhoWins | None = None) ->
 
     `findings` is what a person wrote about the tables.
     """
-    lines = ["# Leaderboard", "", f"{MARK} from result files; do not edit.", ""]
+    lines = ["# Leaderboard", ""]
+    lines += [
+        f"For all who ask which method wins where. {MARK} from result files; do not edit.",
+        "",
+    ]
     lines += SIX_LINES
     if wins is not None:
         lines += ["", "## Who wins", "", MEANING, "", *_wins(wins, MOST)]

@@ -38,7 +38,15 @@ from flbench.core.state import (
     Upload,
 )
 from flbench.core.types import Phase
-from flbench.errors import FlbenchError, PluginError, Undefined, UserError, in_one_line, text_of
+from flbench.errors import (
+    FlbenchError,
+    PluginError,
+    Undefined,
+    UnknownName,
+    UserError,
+    in_one_line,
+    text_of,
+)
 from flbench.plugin import fedavg_defaults, validation
 from flbench.plugin.arguments import Marks, copied
 from flbench.plugin.isolation import DEFAULTS, TORCH, IsolatedPlugin, Snapshot, snapshot
@@ -418,12 +426,16 @@ def _is_core(plugin: object) -> bool:
 
 
 def refuse_hook(name: str, audience: Audience, hook: str, options: Mapping[str, Any]) -> None:
-    """Refuse what a plugin of an audience may not answer; pluggy refuses unknown hooks.
+    """Refuse what a plugin of an audience may not answer.
 
     Raises:
-        PluginError: the hook is for others, or it is wrapped in a way that is not supported.
+        PluginError: there is no such hook, it is for others, or it is wrapped in a way that is not
+            supported.
     """
     own = hookspecs.hooks_for(audience)
+    everyone = (*hookspecs.hooks_for("method"), *hookspecs.hooks_for("sink"))
+    if hook not in everyone and not options.get("optionalhook"):
+        raise PluginError(f"{name}: {UnknownName('hook', hook, own, f'of a {audience}')}")
     if hook in hookspecs.hooks_for("method") and hook not in own:
         raise PluginError(
             f"{name}.{hook}: '{name}' is a {audience}, and '{hook}' is a hook of methods; a"

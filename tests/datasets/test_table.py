@@ -511,6 +511,28 @@ def test_other_files_say_what_to_do(tmp_path: Path, content: bytes, why: str) ->
         load_dataset(f"csv:{tmp_path / 'mine.csv'}", Path("nowhere"))
 
 
+@pytest.mark.parametrize("typed", ["", "xx", "%0A", "%22"])
+def test_a_separator_is_one_character(tmp_path: Path, typed: str) -> None:
+    with pytest.raises(UserError, match="separator is one character"):
+        loaded(tmp_path, "label,a\n0,1\n1,2", f"?separator={typed}")
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "noted"),
+    [
+        (["01067", "20095", "", "1"], "?missing=mean", True),
+        (["01067", "20095", "8", "1"], "?text=a", False),
+        (["0", "0.5", "10", "-0.25"], "", False),
+    ],
+)
+def test_numbers_that_begin_with_a_zero_may_be_codes(
+    tmp_path: Path, column: list[str], options: str, noted: bool
+) -> None:
+    rows = [f"{at % 2},{value},{at * 5 % 7}" for at, value in enumerate(column * 2)]
+    notes = loaded(tmp_path, "\n".join(["label,a,b", *rows]), options).notes
+    assert any(mentions(note, "column a", "01067", "?text=a") for note in notes) == noted
+
+
 def test_a_look_says_what_training_and_test_part_share(tmp_path: Path) -> None:
     """Row 0 is tested again; class c is in the test part alone."""
     rows = [f"{'ab'[i % 2]},train,{i * i}" for i in range(6)] + ["a,test,0", "c,test,7"]

@@ -51,6 +51,12 @@ START_TIMEOUT = timedelta(minutes=10)
 """How long processes wait for one another at the start."""
 
 
+MACHINES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+"""Environment variables that say where the first machine is, and which one this is."""
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a run."""
+
+
 def join_process_group(engine: EngineOptions) -> ProcessGroup:
     """The processes of a run; the first call starts the others, or waits for them.
 
@@ -152,6 +158,11 @@ class Launcher(_SubprocessScriptLauncher):
             asked = f"--devices {self.num_processes} --nodes {self.num_nodes}"
             raise UserError(f"{asked}: {' '.join(str(error).split())}") from None
         if not environment.creates_processes_externally:
+            if self.num_nodes > 1 and not os.environ.keys() >= set(MACHINES):
+                raise UserError(
+                    f"--nodes {self.num_nodes}: expected {', '.join(MACHINES)} in the environment"
+                    " of each machine, or torchrun or srun around the command"
+                )
             if self.num_processes > most_processes():
                 raise UserError(
                     f"--devices {self.num_processes}: expected at most {most_processes()} processes"
@@ -159,24 +170,34 @@ class Launcher(_SubprocessScriptLauncher):
                 )
             self._call_children_scripts()
             CHILDREN.extend(self.procs)
+        if self.num_nodes > 1 and environment.global_rank() == 0:
+            minutes = START_TIMEOUT.seconds // 60
+            said = f"waiting for {self.num_nodes} machines, {minutes} minutes at most"
+            print(said, file=sys.stderr)
         connected = threading.Event()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # `_watch` sees them
         threading.Thread(target=_watch, args=(connected,), daemon=True).start()
         try:
             return function(*args, **kwargs)
         finally:
             connected.set()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _watch(connected: threading.Event) -> None:
-    """End the run if a process ends before all are connected, which cannot be cancelled."""
+    """End the run if a process ends, or is to end, before all are connected.
+
+    Connecting cannot be cancelled, and runs no handler of a signal.
+    """
     while not connected.wait(0.2):
         if parent_is_gone():
             os._exit(ProcessDied.exit_code)
         ended = [child.returncode for child in CHILDREN if child.poll() is not None]
-        if ended and not connected.is_set():
+        stopped = {*STOPS} & signal.sigpending()
+        if (ended or stopped) and not connected.is_set():
             terminate_workers()
             error: FlbenchError = ProcessDied("a process of this run died before it began")
-            if {Interrupted.exit_code, -signal.SIGINT} & set(ended):  # Ctrl-C goes to all of them
+            if stopped or {Interrupted.exit_code, -signal.SIGINT} & {*ended}:  # Ctrl-C goes to all
                 error = Interrupted("interrupted")
             print(f"flbench: {escaped(str(error))}", file=sys.stderr)
             sys.stderr.flush()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -29,6 +32,38 @@ def test_more_processes_than_a_machine_can_hold_are_refused(
     launcher = fabric.Launcher(LightningEnvironment(), processes, 1)
     with pytest.raises(Started if started else UserError):
         launcher.launch(print)
+
+
+def test_several_machines_need_to_know_where_the_first_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (*fabric.MACHINES, "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "first")
+    with pytest.raises(UserError, match=r"--nodes 3: .*MASTER_ADDR, MASTER_PORT, NODE_RANK"):
+        fabric.Launcher(LightningEnvironment(), 1, 3).launch(print)
+
+
+WAITS = """
+import signal, time
+from flbench.engine.processes import fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
+signal.signal(signal.SIGTERM, lambda *_: None)  # it never runs, as nothing of Python does there
+fabric.Launcher(LightningEnvironment(), 1, 2).launch(time.sleep, 60)
+"""
+
+
+def test_a_signal_ends_the_wait_for_other_machines() -> None:
+    first = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS], env={**os.environ, **first}, stderr=subprocess.PIPE
+    ) as waiting:
+        assert waiting.stderr is not None
+        assert b"2 machines" in waiting.stderr.readline()
+        time.sleep(0.5)
+        waiting.terminate()
+        assert waiting.wait(30) == 130
+        assert waiting.stderr.read() == b"flbench: interrupted\n"
 
 
 @pytest.mark.parametrize(("used", "launched"), [("1", 0), ("0", 1)])
