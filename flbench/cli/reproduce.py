@@ -85,6 +85,8 @@ def reproduce(
         out=out,
         engine=EngineOptions(executor=executor, threads=threads, portable=portable),
     )
+    if (no_run or markdown) and out != RunRequest.out and not out.is_dir():
+        raise UserError(f"--out {out}: expected a folder of results, there is none: check the path")
     if figures is not None and not markdown:
         raise UserError("--figures writes the figures of a page: give --markdown too")
     if markdown:
@@ -102,8 +104,6 @@ def reproduce(
     refuse_unknown(request.settings, chosen.values())
     if not no_run:
         prepare_workers(number)
-    elif not out.is_dir():
-        raise UserError(f"--out {out}: expected a folder of results, there is none: check the path")
     plans = {name: planned(grid, scale, request, seeds, progress) for name, grid in chosen.items()}
     every = [cell for part in plans.values() for plan in part for cell in plan.cells]
     launch = partial(run_in_workers, progress=progress, workers=number)

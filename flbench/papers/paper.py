@@ -72,6 +72,7 @@ class Scale(BaseModel):
         settings: `--set` values of all cells.
         on: data set -> further `--set` values. Other data sets are not run.
         needs: a setting that only the user can give -> what it is.
+        left: why cells that were not run are left out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -81,6 +82,7 @@ class Scale(BaseModel):
     settings: dict[str, Any] = {}
     on: dict[str, dict[str, Any]]
     needs: dict[str, str] = {}
+    left: str = ""
 
     def preferred(self, dataset: str) -> tuple[str, ...]:
         """The presets of methods on a data set: the first that a method has is its own."""

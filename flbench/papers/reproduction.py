@@ -40,11 +40,15 @@ COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells that give one published number, or why there are none."""
+    """The cells that give one published number, or why there are none.
+
+    `left` is why the paper's file leaves those out that were not run.
+    """
 
     printed: PublishedValue
     cells: tuple[Cell, ...] = ()
     why: str = ""
+    left: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def _plan(
         dataset=printed.dataset,
         resume=True,
     )
-    return Plan(printed, tuple(resolve(asked, progress, load)))
+    return Plan(printed, tuple(resolve(asked, progress, load)), left=scale.left)
 
 
 def verdict(
@@ -330,7 +334,7 @@ def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:
     known = [outcomes[cell] for cell in plan.cells if cell in outcomes]
     parts = [f"only {one.result.suite['dataset']} is there" for one in known if one.result]
     reasons = [*parts, *(one.why for one in known if one.why)]
-    return plan.why or next(iter(reasons), "no result yet")
+    return plan.why or next(iter(reasons), plan.left or "no result yet")
 
 
 def by_part(found: Sequence[ReproducedValue]) -> dict[tuple[str, str], list[ReproducedValue]]:

@@ -423,6 +423,15 @@ def test_reproduce_without_running_compares_what_is_there(card: str, typed: Type
     assert code == 0
     assert not Path("flbench-results").exists()
     assert mentions(said, "two.toml", "digits", "not run")
+    Path(card).write_text(
+        Path(card).read_text().replace("seeds = 2\n", 'seeds = 2\nleft = "dull"\n')
+    )
+    _, said, _ = typed("reproduce", card, "--no-run")
+    assert mentions(said, "not run: dull")
+    for reading in ("--no-run", "--markdown"):
+        code, _, cried = typed("reproduce", card, reading, "--out", "gone")
+        assert code == 1
+        assert mentions(cried, "--out gone", "folder of results")
     assert mentions(said, "not run", "small")
     assert said.splitlines()[-1] == "5 numbers: 5 not run"
 
