@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from natural_answers import answers
 
+from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.headings import with_headings
 from flbench.leaderboard.kinds import judged_alike
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
+from flbench.leaderboard.sentences import sentences
 from flbench.leaderboard.statistics import share_letter
 from flbench.leaderboard.table import Table, TableRow, tables
+from flbench.leaderboard.who_wins import who_wins
+from flbench.results.audits import LOG
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "leaderboard" / "results"
@@ -122,10 +127,32 @@ def baseline(table: Table, name: str) -> TableRow | None:
     return next((row for row in table.main if row.method == name and row.default), None)
 
 
+def in_short(found: Sequence[Table]) -> list[str]:
+    """Markdown: what is known in a few sentences, as the leaderboard has them."""
+    wins = who_wins(found)
+    said = [one.text for one in sentences(wins)] if wins else []
+    return [
+        "## In short",
+        "",
+        *(f"- {text}" for text in said),
+        "",
+        "A score is by how many per cent the error of a method would shrink if it were the best",
+        "everywhere ([who wins](../leaderboard/README.md#who-wins)). Whatever the row, run",
+        "`local-only` and `own-majority` beside the method: they are what it must beat.",
+    ]
+
+
+def samples(table: Table) -> str:
+    """Samples of a client, all parts together: the median over clients of one result."""
+    held = methods(table)[0].results[0].clients
+    parts = [held.train, held.validation, held.test]
+    return f"{median(map(sum, zip(*(part for part in parts if part), strict=True))):,.0f}"
+
+
 def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
     headings = [("your clients", True), ("suite", True)]
-    headings += [(name, False) for name in ("clients", "rounds", "methods")]
+    headings += [(name, False) for name in ("clients", "samples each", "rounds", "methods")]
     headings += [("best", True), ("cannot be separated from it", True), *BASELINES]
     lines = []
     for table in found:
@@ -136,6 +163,7 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             KINDS[kind_of(table)],
             f"[`{table.suite}` on `{table.dataset}`]({place})",
             str(table.settings["clients"]),
+            samples(table),
             str(table.settings["rounds"]),
             str(len(rows)),
             shown(rows[0]),
@@ -242,11 +270,13 @@ def count_of(found: Sequence[Table]) -> int:
 
 def page(found: Sequence[Table]) -> str:
     """The whole page, from the tables of all results."""
+    found = with_headings(with_audits(found, RESULTS.parent / LOG))
     chosen = usable(found)
     made_from = f"It is made from {count_of(found):,} result files."
     if any(table.task.name != "classes" for table in found):
         made_from = f"{OF_TASKS} {made_from}"
     sections = [
+        in_short(found),
         by_kind(chosen),
         by_bytes(chosen),
         by_newcomers(found),
@@ -259,4 +289,4 @@ def page(found: Sequence[Table]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(with_headings(tables(RESULTS))), end="")
+    print(page(tables(RESULTS)), end="")

@@ -100,8 +100,9 @@ def _check_list(work: ClaimedWork, facts: Facts) -> list[str]:
     rows: list[tuple[bool, str, str]] = [
         (True, "documented", "this file"),
         (with_results == len(work.claims), "complete",
-         f"{with_results} of {len(work.claims)} claims have results, of {facts.files} of {runs}"
-         " runs; the others say *not run*"),
+         f"{with_results} of {len(work.claims)} claims have results"),
+        (facts.files == runs, "all seeds",
+         f"{facts.files} of {runs} runs have results; the others say *not run*"),
         (not facts.edited, "source",
          source + (f"; not committed: {', '.join(facts.edited)}" if facts.edited else "")),
         (True, "environment pinned",
@@ -220,6 +221,8 @@ def _rows(claim: TableClaim, facts: Facts) -> Iterator[tuple[str, ...]]:
             continue
         known = [x for one in claim.results if (x := number(one, column)) is not None]
         expected = f"{sum(known) / len(known):.4f}" if known else "never"
+        if len(known) == len(claim.results) > 1:
+            expected += f" ({', '.join(f'{one:.4f}' for one in known)})"
         missing = [str(run.seed) for run in claim.runs if run.result is None]
         seeds = ", ".join(str(one.seed) for one in claim.results)
         seeds += f" (not run: {', '.join(missing)})" if missing else ""

@@ -252,7 +252,9 @@ def chosen(
     known = [claim["key"] for claim in claims]
     for key in keys:
         if key not in known:
-            sys.exit(f"reproduce.py: there is no claim '{key}'; --list names them")
+            ends = [one for one in known if one.endswith(f"/{key}")]
+            meant = f"type {' or '.join(ends)}" if ends else "--list names them"
+            sys.exit(f"reproduce.py: there is no claim '{key}'; {meant}")
     there = {run["seed"] for claim in claims for run in claim["runs"]}
     if seeds and not there.intersection(seeds):
         sys.exit(f"reproduce.py: --seed: expected one of {sorted(there)}, got {seeds[0]}")
@@ -299,6 +301,8 @@ def main(folder: Path, words: Sequence[str] | None = None) -> int:
         said: sum(row.verdict == said for row in rows) for said in ("equal", "agrees", "differs")
     }
     counts["not run"] = len(rows) - sum(counts.values())
+    asked_not = sum(len(claim["columns"]) for claim in every) - len(rows)
+    counts |= {"not asked for": asked_not} if asked_not else {}
     print(", ".join(f"{count} {one}" for one, count in counts.items()))
     print("tables and figures: rerun/table.md, rerun/figures; expected: expected/table.md")
     return int(counts["differs"] > 0) or code

@@ -154,6 +154,8 @@ def _next(files: Sequence[SubmittedFile], into: Path) -> Iterator[str]:
     yield f"{len(files)} files are in place; now type:"
     suites = [file.result.suite["name"] for file in files]
     yield f"    {board_command(suites, into, into.parent)}"
+    elsewhere = () if into == COMMITTED else ("--results", str(into))
+    yield f"    {shlex.join(['flbench', 'submit', '--diff', 'HEAD', *elsewhere])}"
     yield f"    {shlex.join(['git', 'add', str(into.parent)])}"
     rows = {(f.result.method.name, f.result.suite["name"], f.result.dataset) for f in files}
     names = ", ".join(f"{method} on {suite} ({data})" for method, suite, data in sorted(rows))

@@ -23,7 +23,7 @@ SIGNS = np.array([[1, 1, 1], [-1, 1, -1], [1, -1, -1], [-1, -1, 1]])
 NOISE = 0.5
 """Deviation of what no input explains."""
 TITLES = {"sensors": "Sensors"}
-MEDIUM = "tables"
+MEDIUM = "sensors"
 ABOUT = {"sensors": DatasetInfo(source="generated", licence="MIT", samples=SAMPLES)}
 
 

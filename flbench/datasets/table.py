@@ -202,7 +202,8 @@ def samples_of(
         scaled += places if block.numeric else ()
         filled += places if block.gaps and not block.numeric else ()
         parts.append(block.values)
-        kinds.append(f"{name} ({block.kind})")
+        gone = ", and whether it is missing" if block.indicator else ""
+        kinds.append(f"{name} ({block.kind}{gone})")
     x = np.concatenate(parts, axis=1, dtype=np.float32)
     return x, tuple(kinds), tuple(scaled), tuple(filled)
 

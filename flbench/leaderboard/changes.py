@@ -12,6 +12,7 @@ from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import DIGITS, share_letter
 from flbench.leaderboard.table import Table, TableRow
 
+NOTHING = "No row of the leaderboard changes. (Is it committed already? --diff HEAD~1)"
 MOST = 10
 """Names that are listed; of more, their number is said."""
 
@@ -21,7 +22,7 @@ def changes(before: Sequence[Table], after: Sequence[Table]) -> list[str]:
 
     Example:
         >>> changes([], [])
-        ['No row of the leaderboard changes.']
+        ['No row of the leaderboard changes. (Is it committed already? --diff HEAD~1)']
     """
     sides = [{(one.suite, one.dataset, one.fingerprint): one for one in s} for s in (before, after)]
     lines: list[str] = []
@@ -34,7 +35,7 @@ def changes(before: Sequence[Table], after: Sequence[Table]) -> list[str]:
             lines += ["", f"### {escaped(table.heading) or titled(table.title)}", "", *section]
             pages[page_of(key[0])] = None
     if not lines:
-        return ["No row of the leaderboard changes."]
+        return [NOTHING]
     return [f"Pages of the leaderboard that change: {', '.join(map(escaped, pages))}.", *lines]
 
 

@@ -66,7 +66,9 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
             continue
         base = alone.cells[kind]
         fewer = sum(known.numbers[name].value < base.value for name in known.methods)
-        tables = f"{len(known.compared)} table{'' if len(known.compared) == 1 else 's'}"
+        count, every = len(known.compared), len(known.tables)
+        of = "" if count == every else f" of {every}"
+        tables = f"{count}{of} table{'' if every == 1 else 's'}"
         yield Sentence(
             f"On {kind} ({tables}), {fewer} of {len(known.methods)} methods"
             f" make{'s' if fewer == 1 else ''} less error than {alone.name};"

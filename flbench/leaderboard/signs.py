@@ -17,7 +17,7 @@ LEGEND: Mapping[str, str] = {
     DEPARTS: "departs from its paper",
     READS: "reads what no byte is counted for",
     UNEVEN: "its seeds disagree: some are far from the others",
-    OLD: "its core is old: no seed was computed or replayed by a core of the last audits",
+    OLD: "no seed was computed or replayed by a core of the last audits: its own is older or newer",
 }
 """Sign -> what it says, in their order."""
 

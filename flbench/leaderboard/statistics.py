@@ -429,16 +429,18 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
 
 
 def widest(scores: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
-    """The methods and the tables of most cells without gaps, as in `blocks`; one table may do.
+    """The methods and the tables that compare the most pairs without gaps; one table may do.
 
     Args:
         scores: table -> its methods.
 
     Example:
         >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "d"], "u": ["b"]})
-        (['a', 'b'], ['s', 't'])
+        (['a', 'b', 'd'], ['t'])
+        >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "c", "d"], "u": ["b", "c"]})
+        (['a', 'b', 'c'], ['s', 't'])
     """
-    _, _, methods = max(_sizes(scores), key=_cells, default=(0, 0, []))
+    _, _, methods = max(_sizes(scores), key=_pairs, default=(0, 0, []))
     return methods, sorted(table for table, row in scores.items() if set(methods) <= set(row))
 
 
@@ -459,3 +461,8 @@ def _sizes(scores: Mapping[str, Collection[str]]) -> list[_Size]:
 
 def _cells(size: _Size) -> tuple[int, _Size]:
     return size[0] * size[1], size
+
+
+def _pairs(size: _Size) -> tuple[int, _Size]:
+    """By the pairs of methods in all tables: one table of 50 methods says more than ten of four."""
+    return size[0] * size[1] * (size[1] - 1), size

@@ -1,9 +1,9 @@
 """Who wins: one score for each method over the kinds of federation, and what it costs.
 
-A kind's number is the improvability of a method over the tables of that kind that hold the most
-methods without a gap; the score is the mean over the kinds that have the most methods in common.
-Nothing that is missing is filled in: what a method was not run on has no number, and a method that
-lacks one of those kinds has no score. Rows that are not ranked stand among them as lines to read
+A kind's number is the improvability of a method over the tables of that kind that compare the
+most pairs of methods without a gap; the score is the mean over the kinds that do so. Nothing that
+is missing is filled in: what a method was not run on has no number, and a method that lacks one of
+those kinds has no score. Rows that are not ranked stand among them as lines to read
 against; a number of theirs that lacks tables says so.
 """
 

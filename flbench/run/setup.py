@@ -156,9 +156,12 @@ def described(federation: Federation) -> str:
     tests = federation.held_out.sizes("test")
     sizes = torch.stack([*parts, tests]).sum(dim=0).tolist()
     train, validation, test = (f"{int(part.sum()):,}" for part in (*parts, tests))
+    visible = federation.visible
+    server = int(visible.sizes("server").sum()) if "server" in visible.splits else 0
+    kept = f", {server:,} at the server" if server else ""
     return (
         f"{federation.clients} clients with {spread(sizes)} samples: {train} to train,"
-        f" {validation} to validate, {test} to test on"
+        f" {validation} to validate, {test} to test on{kept}"
     )
 
 

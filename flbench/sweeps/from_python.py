@@ -138,7 +138,7 @@ def run_suites(
     outcomes = _run(methods, suites, _seeds(seeds), options)
     results = tuple(one.result for one in outcomes.values() if one.result is not None)
     if not results:
-        raise _error_of(next(iter(outcomes.values())))
+        raise _error_of(next(iter(outcomes.values()))).with_traceback(None)
     missing = {cell.title: one.why for cell, one in outcomes.items() if one.result is None}
     return SuiteResults(results, missing)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from flbench.leaderboard.grouping import ResultGroup
 
     Rows = Sequence[tuple[str, Sequence[Result]]]
+
+PARAMETERS = re.compile(r"(.+) \((.+)\)")
+"""A method with parameters, as a table names it."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,12 @@ class PairedDifference:
     def __str__(self) -> str:
         low, high = self.interval
         count = "1 seed: clients alone" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        said = "cannot be told apart"
+        if self.separable or (len(self.seeds) == 1 and low * high > 0):
+            said = "better" if self.gain > 0 else "worse"
         return (
-            f"{self.one} less {self.other} on {self.suite}: {self.headline} better by"
-            f" {self.gain:+.4f} [{low:+.4f}, {high:+.4f}] ({count})"
+            f"{self.one} less {self.other} on {self.suite}: {self.headline} {self.gain:+.4f}"
+            f" [{low:+.4f}, {high:+.4f}], {said} ({count})"
         )
 
 
@@ -148,8 +155,8 @@ class SuiteResults(Sequence[Result]):
         """Draw a figure of one suite, as `flbench plot` does.
 
         Args:
-            kind: "accuracy" (curves over rounds; of other tasks RMSE or mAP), "pareto", "clients",
-                "scores", "membership" or "partition".
+            kind: "accuracy" or "curves" (over rounds; of other tasks RMSE or mAP), "pareto",
+                "clients", "scores", "membership" or "partition".
             suite: which; None = the only one.
 
         Raises:
@@ -160,6 +167,7 @@ class SuiteResults(Sequence[Result]):
 
         kinds: dict[str, Callable[[Rows, str], bytes | str | None]] = {
             "accuracy": figures.curves,
+            "curves": figures.curves,
             "pareto": figures.pareto,
             "clients": figures.clients,
             "scores": figures.scores,
@@ -176,11 +184,11 @@ class SuiteResults(Sequence[Result]):
             raise UserError(f"plot: the results of {title} hold nothing for a figure '{kind}'")
         return SvgFigure(drawn.decode() if isinstance(drawn, bytes) else drawn)
 
-    def better(self, one: str, other: str, suite: str | None = None) -> PairedDifference:
+    def better(self, one: object, other: object, suite: str | None = None) -> PairedDifference:
         """Compare two methods on a suite by the pairs of their clients.
 
         Args:
-            one: a method as the table names it; its class, of an object of one's own.
+            one: a method as the table names it; of one's own, the name of its class, or the object.
             other: another.
             suite: which; None = the only one.
 
@@ -219,18 +227,42 @@ class SuiteResults(Sequence[Result]):
         return named(tables[next(iter(tables)) if suite is None else suite])
 
 
-def _row(rows: Sequence[ResultGroup], name: str) -> ResultGroup:
-    """The row of a name: as the table has it, a method's, or that of a class of one's own."""
-
-    def named(row: ResultGroup) -> str:
-        return row.name.replace(row.method, OWN_NAME.sub("", row.method), 1)
-
-    def names(row: ResultGroup) -> Iterator[str]:
-        yield from (row.name, row.method, named(row), OWN_NAME.sub("", row.method))
-
-    for exact in ([row for row in rows if row.name == name], [r for r in rows if name in names(r)]):
-        if len(exact) == 1:
-            return exact[0]
-        if exact:
-            raise UserError(f"'{name}' is several rows: {', '.join(row.name for row in exact)}")
+def _row(rows: Sequence[ResultGroup], method: object) -> ResultGroup:
+    """The row that a name, or an object or class of one's own, means."""
+    name = method if isinstance(method, str) else _name_of(rows, method)
+    exact = [row for row in rows if row.name == name]
+    for found in (exact, [row for row in rows if _is_called(row, name)]):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UserError(f"'{name}' is several rows: {', '.join(row.name for row in found)}")
     raise UnknownName("method", name, [row.name for row in rows], listed="there are")
+
+
+def _is_called(row: ResultGroup, name: str) -> bool:
+    """Whether a name is the table's, the method's or that of a class; with parameters or without.
+
+    The table leaves out parameters that all rows share.
+    """
+    plain = OWN_NAME.sub("", row.method)
+    if name in (row.name, row.method, plain, row.name.replace(row.method, plain, 1)):
+        return True
+    given = PARAMETERS.fullmatch(name)
+    if given is None or given[1] not in (row.method, plain):
+        return False
+    return {f"{key}={value}" for key, value in row.params.items()}.issuperset(given[2].split(", "))
+
+
+def _name_of(rows: Sequence[ResultGroup], method: object) -> str:
+    """What the table calls an object or class of one's own: by its parameters, if rows differ."""
+    from flbench.plugin.own_objects import own_method
+
+    entry, _ = own_method(method)
+    alike = [row for row in rows if row.method == entry.name]
+    if not isinstance(method, type):
+        alike = [
+            row
+            for row in alike
+            if all(getattr(method, key, None) == value for key, value in row.params.items())
+        ]
+    return alike[0].name if len(alike) == 1 else entry.name

@@ -135,7 +135,8 @@ def test_the_artifact_of_a_table_has_what_reviewers_ask_for(
     readme = there["README.md"].decode()
     assert mentions(readme, "- [ ]", "reproduced", "0 of 2"), "nobody ran them again"
     assert mentions(readme, "Memory", "not measured")
-    assert mentions(readme, "complete", "2 of 2 claims", "2 of 4 runs")
+    assert mentions(readme, "[x] complete", "2 of 2 claims")
+    assert mentions(readme, "[ ] all seeds", "2 of 4 runs")
     assert str(Path.cwd()) not in readme + json.dumps(claims(folder))
 
 

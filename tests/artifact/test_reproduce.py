@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from made_results import made
-from mentions import mention
+from mentions import mention, mentions
 
 from flbench.artifact.reproduce import (
     HEADINGS,
@@ -130,13 +130,16 @@ def test_claims_are_chosen_by_name_and_seed(tmp_path: Path, capsys: Any) -> None
     runs = [run(tmp_path, at, made(0.5, seed=at), made(0.5 + at / 4, seed=at)) for at in (0, 1)]
     folder = saved(tmp_path, claim(*runs), claim(key="toy/toy/ditto", why="no result yet"))
     assert main(folder, ["toy/toy/fedavg", "--seed", "0", "--compare"]) == 0
-    assert main(folder, ["toy/toy/fedavg", "--compare"]) == 1
     capsys.readouterr()
+    assert main(folder, ["toy/toy/fedavg", "--compare"]) == 1
+    assert mentions(capsys.readouterr().out, "1 differs", "0 not run", "1 not asked for")
     assert main(folder, ["--list"]) == 0
     told = capsys.readouterr().out
     assert [line.split()[0] for line in told.splitlines()] == ["toy/toy/fedavg", "toy/toy/ditto"]
     with pytest.raises(SystemExit, match="absent"):
         main(folder, ["absent"])
+    with pytest.raises(SystemExit, match=mention("'fedavg'", "toy/toy/fedavg")):
+        main(folder, ["fedavg"])
     with pytest.raises(SystemExit, match=mention("--seed", 0, 1, 9)):
         main(folder, ["--seed", "9"])
 

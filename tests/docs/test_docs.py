@@ -233,7 +233,6 @@ def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_which_method_is_that_of_the_results() -> None:
-    from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.table import tables
 
     found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
@@ -242,7 +241,7 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
     assert told is not None
     if int(told[1].replace(",", "")) < count_of(known):
         pytest.skip("docs/which-method.md is older than the results, as in a pull request of a row")
-    assert found == which_method_page(with_headings(known))
+    assert found == which_method_page(known)
 
 
 def test_natural_suites_have_the_rate_that_was_found() -> None:

@@ -113,4 +113,4 @@ def test_a_recipe_is_typed(
         if not any(word.startswith("hub:") for word in words):
             assert mentions(output + errors, *facts)
         if words[0] == "run":
-            assert mentions(output + errors, "3 clients", "to train", "to test on")
+            assert mentions(output + errors, "3 clients", "to train", "to test on", "at the server")

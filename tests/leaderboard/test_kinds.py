@@ -26,7 +26,7 @@ KINDS = {
     " own-shares-low own-shares-mid pathological-noniid primary-secondary-high"
     " primary-secondary-low primary-secondary-mid rotated several-networks slow-clients",
     "pictures": "digit-5 office-10 office-10-surf",
-    "tables": "sensors",
+    "sensors": "sensors",
     "text": "lora-text nordic-text",
     "threats": "byzantine-label-flip byzantine-sign-flip",
     "drift": "come-and-go drift-groups",

@@ -758,6 +758,7 @@ def test_what_is_in_order_is_put_in_place(
     assert out.splitlines() == [
         mentioning("3 files", "place"),
         "    flbench leaderboard --suite=toy",
+        "    flbench submit --diff HEAD",
         "    git add leaderboard",
         "    git commit -m 'Add results: fedavg on toy (toy), pfedlia on toy (toy)'",
     ]
@@ -796,8 +797,9 @@ def test_another_folder_and_none(typed: Typed, runs: dict[str, Result], tmp_path
     (tmp_path / "my board" / "results").mkdir(parents=True)
     code, out, _ = typed("submit", "out", "--new-table", "--results", "my board/results")
     assert code == 0
-    assert out.splitlines()[1:3] == [
+    assert out.splitlines()[1:4] == [
         "    flbench leaderboard --suite=toy --results 'my board/results' --out 'my board'",
+        "    flbench submit --diff HEAD --results 'my board/results'",
         "    git add 'my board'",
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from mentions import mention, mentions
 
 import flbench as fl
 from flbench.errors import BadParameter, UnknownName, UserError
+from flbench.plugin.own_objects import own_method
 
 FEDAVG = twice(made(correct=[50, 60, 70, 80]))
 MINE = twice(made(method="Mine-own-0123456789ab", correct=[60, 70, 90, 80]))
@@ -58,6 +60,41 @@ def test_the_difference_is_that_of_pairs() -> None:
     back = RESULTS.better("fedavg", "Mine")
     assert (back.gain, back.interval) == (-found.gain, tuple(-one for one in found.interval[::-1]))
     assert mentions(str(found), "Mine-own-0123456789ab", "fedavg", "+0.1000", "2 seeds")
+
+
+def test_a_difference_says_which_is_better() -> None:
+    better, worse = RESULTS.better("Mine", "fedavg"), RESULTS.better("fedavg", "Mine")
+    assert mentions(str(better), "+0.1000", "better") and mentions(str(worse), "-0.1000", "worse")
+    alone = fl.SuiteResults((FEDAVG[0], MINE[0])).better("Mine", "fedavg")
+    assert mentions(str(alone), "better" if alone.interval[0] > 0 else "apart", "1 seed")
+    same = fl.SuiteResults((*FEDAVG, *twice(made(method="ditto", correct=[80, 70, 60, 50]))))
+    assert mentions(str(same.better("ditto", "fedavg")), "+0.0000", "cannot be told apart")
+
+
+@dataclass(frozen=True)
+class Halfway:
+    share: float = 0.5
+
+    @fl.hookimpl
+    def weights(self, uploads: fl.Upload) -> None:
+        return None
+
+
+def test_a_method_of_ones_own_is_named_by_its_object() -> None:
+    name = own_method(Halfway)[0].name
+    half = twice(made(method=name, params={"share": 0.5}, correct=[60, 70, 90, 80]))
+    one = fl.SuiteResults((*FEDAVG, *half))
+    for typed in (Halfway(), Halfway, "Halfway", "Halfway (share=0.5)", name):
+        assert one.better(typed, "fedavg").one == name
+    most = twice(made(method=name, params={"share": 0.9}, config="c2", correct=[60, 70, 90, 80]))
+    two = fl.SuiteResults((*one, *most))
+    assert two.better(Halfway(0.9), Halfway()).one == f"{name} (share=0.9)"
+    with pytest.raises(UserError, match="several rows"):
+        two.better(Halfway, "fedavg")
+    with pytest.raises(UnknownName, match="there are"):
+        one.better("Halfway (share=0.4)", "fedavg")
+    with pytest.raises(UserError, match="frozen dataclass"):
+        one.better(3, "fedavg")
 
 
 def test_one_seed_says_nothing_of_others() -> None:
