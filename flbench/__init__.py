@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from flbench.toolbox.personalisation import one_model_per_client as one_model_per_client
     from flbench.toolbox.personalisation import same_group as same_group
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 _HOMES = {

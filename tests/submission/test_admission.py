@@ -628,7 +628,9 @@ def test_older_files_of_a_row_share_their_version(
     one = computed_by(runs["one"], "")
     one = one.model_copy(update={"environment": {**one.environment, "flbench": "0.1.0"}})
     (found,) = asked(kept(one, tmp_path / "out"), board)
-    assert mentions(found, "environment.flbench", "0.2.0 expected", "seed 0", "got 0.1.0")
+    assert mentions(
+        found, "environment.flbench", f"{flbench.__version__} expected", "seed 0", "got 0.1.0"
+    )
 
 
 def computed_by(result: Result, core: str) -> Result:

@@ -23,6 +23,7 @@ from mentions import mention, mentioning, mentions
 from pydantic import ValidationError
 from toy import Typed, install
 
+import flbench
 from flbench.core.dataset import DatasetInfo
 from flbench.core.parameters import OpensFile, declared
 from flbench.datasets import derived
@@ -301,7 +302,7 @@ def test_the_packages_that_run_are_named_and_not_imported(
     base = read_result(BASE)
     one = base.model_copy(update={"method": base.method.model_copy(update={"name": "acme"})})
     said = will_run([base, one])
-    assert said.endswith(": acme-fl 1.0 (method acme), flbench 0.2.0")
+    assert said.endswith(f": acme-fl 1.0 (method acme), flbench {flbench.__version__}")
     assert "trusted code" in said
     assert "acme" not in sys.modules
     text = forged(lambda table: asks("nll")(table))
