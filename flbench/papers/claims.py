@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from flbench.errors import BadParameter
 from flbench.metrics import CONVERGED
 from flbench.papers.paper import Lead, Paper
-from flbench.papers.reproduction import ROUNDING, findings, number_of, planned
+from flbench.papers.reproduction import (
+    ROUNDING,
+    file_of_any_version,
+    findings,
+    number_of,
+    planned,
+)
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
@@ -227,9 +233,10 @@ def results_of_study(name: str, request: RunRequest, progress: SweepProgress) ->
     found: dict[ResultPlace, dict[str, Sequence[Result]]] = {}
     for row in grid_rows(read_grid(path), request, progress):
         spec = row.cells[0].spec
-        files = sorted(spec.path.parent.glob("seed-*.json"))
-        if files:
+        first = file_of_any_version(spec)
+        if first is not None:
             place = row.suite, spec.suite.dataset
+            files = sorted(first.parent.glob("seed-*.json"))
             found.setdefault(place, {})[row.method] = [read_result(file) for file in files]
     return found
 
