@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -175,25 +176,37 @@ class Launcher(_SubprocessScriptLauncher):
             said = f"waiting for {self.num_nodes} machines, {minutes} minutes at most"
             print(said, file=sys.stderr)
         connected = threading.Event()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # `_watch` sees them
-        threading.Thread(target=_watch, args=(connected,), daemon=True).start()
+        heard, written = os.pipe()
+        os.set_blocking(written, False)
+        is_main = threading.current_thread() is threading.main_thread()
+        # any thread may get a signal; handlers run in the main one, which is in C
+        before = signal.set_wakeup_fd(written, warn_on_full_buffer=False) if is_main else -1
+        threading.Thread(target=_watch, args=(connected, heard), daemon=True).start()
         try:
             return function(*args, **kwargs)
         finally:
             connected.set()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if is_main:
+                signal.set_wakeup_fd(before)
+            os.close(written)
 
 
-def _watch(connected: threading.Event) -> None:
+def _watch(connected: threading.Event, heard: int) -> None:
     """End the run if a process ends, or is to end, before all are connected.
 
     Connecting cannot be cancelled, and runs no handler of a signal.
+
+    Args:
+        connected: set when they are.
+        heard: file from which numbers of signals are read; it is closed.
     """
-    while not connected.wait(0.2):
+    stopped: set[int] = set()
+    while not connected.is_set():
+        if select.select([heard], [], [], 0.2)[0]:
+            stopped |= {*STOPS} & {*os.read(heard, 64)}
         if parent_is_gone():
             os._exit(ProcessDied.exit_code)
         ended = [child.returncode for child in CHILDREN if child.poll() is not None]
-        stopped = {*STOPS} & signal.sigpending()
         if (ended or stopped) and not connected.is_set():
             terminate_workers()
             error: FlbenchError = ProcessDied("a process of this run died before it began")
@@ -202,3 +215,4 @@ def _watch(connected: threading.Event) -> None:
             print(f"flbench: {escaped(str(error))}", file=sys.stderr)
             sys.stderr.flush()
             os._exit(error.exit_code)
+    os.close(heard)

@@ -45,10 +45,14 @@ def test_several_machines_need_to_know_where_the_first_one_is(
 
 
 WAITS = """
-import signal, time
+import signal, threading, time
 from flbench.engine.processes import fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 signal.signal(signal.SIGTERM, lambda *_: None)  # it never runs, as nothing of Python does there
+# the main thread gets no signal, as where libraries have threads of their own
+other = threading.Thread(target=time.sleep, args=(60,), daemon=True)
+other.start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 fabric.Launcher(LightningEnvironment(), 1, 2).launch(time.sleep, 60)
 """
 
