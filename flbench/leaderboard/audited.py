@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,8 @@ from flbench.results.audits import (
 )
 from flbench.results.schema import Result
 
+DAYS = 30
+"""Days before the last audit in which audits are among the last ones."""
 CHANGED = "code changed since"
 NETWORK = "network"
 """How the names of networks begin where hashes of sources have names."""
@@ -89,10 +92,10 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
 
 
 def newest_cores(audits: Sequence[Audit]) -> set[str]:
-    """The cores that made the audits of the last day on which one is named; none before."""
-    named = [(one.date, one.core) for one in audits if one.core is not None]
-    last = max((date for date, _ in named), default="")
-    return {core for date, core in named if date == last}
+    """The cores of the last audits, within DAYS of the last that names its core; none before."""
+    named = [(date.fromisoformat(one.date), one.core) for one in audits if one.core is not None]
+    last = max((day for day, _ in named), default=date.min)
+    return {core for day, core in named if (last - day).days <= DAYS}
 
 
 def work_by_audits(row: TableRow, whole: Mapping[int, Audit]) -> tuple[float | None, bool]:

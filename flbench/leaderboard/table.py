@@ -309,7 +309,7 @@ class TableRow(ResultGroup):
         last_audit: when it was last run again (`flbench.leaderboard.audited`).
         audited: seeds whose last audit of all rounds agrees.
         links: to source, paper and package of its plugins (`flbench.leaderboard.links`).
-        old_core: whether no seed was computed, or replayed as a whole, by a core of the last day of
+        old_core: whether no seed was computed, or replayed as a whole, by a core of the last
             audits (`flbench.leaderboard.audited`).
     """
 

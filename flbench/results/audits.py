@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from flbench.errors import UserError, naming
 from flbench.results.schema import (
@@ -33,6 +34,12 @@ Agreement = Literal["same bytes", "agrees", "differs"]
 SAME: Agreement = "same bytes"
 AGREES: Agreement = "agrees"
 DIFFERS: Agreement = "differs"
+
+
+def _day(text: str) -> str:
+    """A day of the calendar, as it is; a ValueError if there is no such day."""
+    date.fromisoformat(text)
+    return text
 
 
 class Audit(BaseModel):
@@ -67,7 +74,7 @@ class Audit(BaseModel):
     whole: bool
     tolerance: Number
     seconds: Number
-    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$"), AfterValidator(_day)]
     flbench: Line
     torch: Line
     processor: Line | None = None

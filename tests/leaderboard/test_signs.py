@@ -72,6 +72,7 @@ def test_a_core_is_old_if_the_last_audits_had_another(tmp_path: Path) -> None:
     assert not old(audit(other, "bb", "2026-02-01"), audit(one, "bb", "2026-02-01"))
     assert old(audit(one, "bb", "2026-01-01"), audit(other, "cc", "2026-02-01"))
     assert old(audit(one, "bb", "2026-02-01", "differs"))
+    assert not old(audit(one, "bb", "2026-01-31"), audit(other, "cc", "2026-02-01")), "midnight"
     assert newest_cores([audit(other, "bb", "2026-02-01"), audit(other, "cc", "2026-02-01"),
                          audit(other, "aa", "2026-01-01")]) == {"bb", "cc"}  # fmt: skip
 

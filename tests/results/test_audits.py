@@ -105,3 +105,9 @@ def test_the_log_of_the_repository_can_be_read() -> None:
 def test_the_docs_name_every_key_of_a_line() -> None:
     text = (ROOT / "docs" / "submitting.md").read_text(encoding="utf-8")
     assert [name for name in Audit.model_fields if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("day", ["2026-02-30", "2026-99-99", "today"])
+def test_a_day_is_one_of_the_calendar(day: str) -> None:
+    with pytest.raises(ValueError, match="date"):
+        audit(date=day)
