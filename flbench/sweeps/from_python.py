@@ -138,7 +138,7 @@ def run_suites(
     outcomes = _run(methods, suites, _seeds(seeds), options)
     results = tuple(one.result for one in outcomes.values() if one.result is not None)
     if not results:
-        raise _error_of(next(iter(outcomes.values()))).with_traceback(None)
+        raise _error_of(next(iter(outcomes.values())))
     missing = {cell.title: one.why for cell, one in outcomes.items() if one.result is None}
     return SuiteResults(results, missing)
 
@@ -395,10 +395,13 @@ def _cells(
 
 
 def _error_of(outcome: Outcome) -> FlbenchError:
-    """The error of a run without a result, of flbench's own types."""
+    """The error of a run without a result, of flbench's own types.
+
+    Frames of flbench are taken off it; those of a method are in its cause.
+    """
     error = outcome.error
     if isinstance(error, FlbenchError):
-        return error
+        return error.with_traceback(None)
     if outcome.what == SKIPPED:
         return Undefined(outcome.why)
     found = None if error is None else machine_error(error)

@@ -6,13 +6,16 @@ import hashlib
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_results import made
 from mentions import mentions
 from toy import Typed
 
 from flbench.artifact import reproduce
+from flbench.artifact.readme import _rows
 from flbench.results.files import read_result
 
 SUITE = """
@@ -250,3 +253,14 @@ def test_a_folder_with_something_else_is_refused_and_stays(
     assert (code, mentions(told, "--out", "a", "mine")) == (1, False)
     assert mentions(told, "--out", "card") or mentions(told, "--out", "On")
     assert contents(Path("a")) == before
+
+
+def test_what_is_expected_of_each_seed_is_shown() -> None:
+    results = [made(correct=[right] * 2, seed=seed) for seed, right in enumerate((40, 60))]
+    runs = [SimpleNamespace(seed=seed, result=None) for seed in (0, 1, 2)]
+    claim = SimpleNamespace(
+        key="k", name="fedavg", results=results, runs=runs, seconds=60.0, published="0.5",
+        columns=["accuracy_mean"], verdict="agrees",
+    )  # fmt: skip
+    ((_, _, expected, *_),) = _rows(claim, SimpleNamespace(measured={}))  # type: ignore[arg-type]
+    assert expected == "0.5000 (0.4000, 0.6000)"

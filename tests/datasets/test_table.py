@@ -209,6 +209,8 @@ def test_what_becomes_of_gaps_is_chosen(
     found = loaded(tmp_path, GAPS, f"?missing={fill}")
     assert torch.allclose(ready(found), torch.tensor(expected))
     assert found.y.tolist() == labels
+    says = [mentions(one, "whether it is missing") for one in found.features]
+    assert says == [fill == "indicator"] * 2
 
 
 def test_only_the_training_part_says_what_the_mean_is(tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def test_no_file_and_no_npz_file_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"^{path} cannot be used: ") as caught:
             through(path)
         assert "\n" not in str(caught.value)
+        assert mentions(str(caught.value), "numpy.savez", "csv:FILE") == (path in (text, empty))
 
 
 def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None:

@@ -248,8 +248,10 @@ def test_a_run_without_a_result_stops_no_other(suite: Path) -> None:
     assert [one.method.name for one in found] == ["fedavg"]
     ((title, why),) = found.missing.items()
     assert mentions(found.table(), title, why) and mentions(why, "not today")
-    with pytest.raises(PluginError, match="not today"):
+    with pytest.raises(PluginError, match="not today") as caught:
         fl.run_suites([Broken()], [suite], rounds=1)
+    assert len(caught.traceback) == 2, "the call, and where it raises"
+    assert caught.value.__cause__ is not None, "where the method went wrong"
 
 
 @pytest.mark.slow

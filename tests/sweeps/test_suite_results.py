@@ -108,6 +108,7 @@ def test_one_seed_says_nothing_of_others() -> None:
 def test_figures_are_those_of_the_command(tmp_path: Path) -> None:
     figure = RESULTS.plot("accuracy")
     assert figure._repr_svg_() == figure.svg and "<svg" in figure.svg
+    assert RESULTS.plot("curves") == figure, "as the command calls it"
     assert figure.save(tmp_path / "a.svg").read_text(encoding="utf-8") == figure.svg
     with pytest.raises(BadParameter, match=mention(".svg")):
         figure.save(tmp_path / "a.png")
