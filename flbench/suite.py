@@ -195,6 +195,11 @@ class Suite(BaseModel):
     validation_fraction: float = Field(
         default=0.2, ge=0, lt=1, description="share of the rest that methods may validate on"
     )
+    split: Annotated[Literal["stratified", "random"], LATER] = Field(
+        default="stratified",
+        description="how test and validation samples are drawn of a client's own: each label at its"
+        " share, or by chance alone, as samples that come later would be",
+    )
     server_samples: int = Field(default=0, ge=0, description="samples the server owns")
     test_set: Annotated[Literal["own", "labels", "proportional"], LATER] = Field(
         default="own",

@@ -91,7 +91,9 @@ def divided(
     return split_up(
         dataset,
         ordered,
-        SplitRule(seed, suite.test_fraction, suite.validation_fraction),
+        SplitRule(
+            seed, suite.test_fraction, suite.validation_fraction, suite.split == "stratified"
+        ),
         server=server,
         newcomers=suite.clients - suite.training_clients,
         tests=tests,

@@ -209,11 +209,13 @@ class SplitRule:
         seed: the run's.
         test_fraction: share of a client's samples in its test set, unless it is given one.
         validation_fraction: share of the remaining samples in its validation set.
+        stratified: whether each label has its share of both, or they are drawn by chance alone.
     """
 
     seed: int
     test_fraction: float
     validation_fraction: float
+    stratified: bool = True
 
     def split(
         self,
@@ -223,7 +225,7 @@ class SplitRule:
         test: Indices | None,
         validation: Indices | None = None,
     ) -> dict[str, Indices]:
-        """Samples of a client by the name of the split, stratified by label.
+        """Samples of a client by the name of the split.
 
         Args:
             owned: its samples, shape (m,).
@@ -260,7 +262,8 @@ class SplitRule:
     def _share(
         self, labels: Indices, fraction: float, name: str, client: int
     ) -> tuple[Indices, Indices]:
-        return split_off(labels, fraction, rng(self.seed, name, client))
+        kinds = labels if self.stratified else np.zeros_like(labels)
+        return split_off(kinds, fraction, rng(self.seed, name, client))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ def natural(
 ) -> Partition:
     """Natural: every client holds all samples of one domain, such as a writer or a hospital.
 
-    Of more domains than clients, some are drawn; their samples alone take part. There are no true
-    groups.
+    Of more domains than clients, some are drawn; their samples alone take part. True groups are
+    those that the data set knows of its domains.
 
     Args:
         least: smallest number of samples of a domain that may be drawn.

@@ -122,6 +122,23 @@ def test_samples_keep_their_labels_and_splits_are_stratified() -> None:
                 assert counts.max() - counts.min() <= 1
 
 
+def test_a_random_split_has_a_label_as_often_as_chance_has_it() -> None:
+    """Of 20 samples, 8 with label 1, five are tested: hypergeometric, mean 2, variance 0.947."""
+    labels, owned = np.repeat([0, 1], [12, 8]), np.arange(20)
+
+    def tested(seed: int, stratified: bool) -> int:
+        rule = SplitRule(seed, test_fraction=0.25, validation_fraction=0.2, stratified=stratified)
+        parts = rule.split(0, owned, labels, None)
+        assert [len(parts[name]) for name in ("train", "validation", "test")] == [12, 3, 5]
+        assert sorted(np.concatenate(list(parts.values()))) == owned.tolist()
+        return int(labels[parts["test"]].sum())
+
+    drawn = np.array([tested(seed, stratified=False) for seed in range(4000)])
+    assert abs(drawn.mean() - 2) < 0.05  # three standard errors
+    assert abs(drawn.var() - 0.947) < 0.07
+    assert {tested(seed, stratified=True) for seed in range(50)} == {2}
+
+
 def test_the_visible_pool_holds_not_one_test_sample() -> None:  # T29
     found = split()
     tested = set(found.held_out.x.flatten().tolist())

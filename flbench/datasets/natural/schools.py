@@ -6,8 +6,8 @@ child is in the table once a year, so the test part is a quarter of the *childre
 a fixed seed, and thirds and test part are the same for every seed of a run. `schools-score` asks
 for the score, in deviations from the mean of its grade in the training part. Features: type of
 class, free lunch, sex, grade, the teacher's years, degree and level. Left out: the score in
-reading, which gives the label away, ethnic groups of child and teacher, and date of birth. No true
-groups are known.
+reading, which gives the label away, ethnic groups of child and teacher, and date of birth. The
+true groups are the kinds of place where a school is: inner city, suburb, urban, rural.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flbench.datasets.natural.packaged import (
 
 FILE = pickled("mlmRev/star", "bd05f7e52f61411d1043ff8c7e8191d199ba9f695f03df81e040e5f89b2b70d8")
 CATEGORIES = ("gr", "cltype", "ses", "sx", "hdeg", "clad")
-COLUMNS = ("id", "sch", "math", "exp", *CATEGORIES)
+COLUMNS = ("id", "sch", "schtype", "math", "exp", *CATEGORIES)
 TESTED = 0.25
 """Share of the children that are tested."""
 TITLES = {"schools": "Schools", "schools-score": "Schools as a number"}
@@ -81,6 +81,7 @@ def rows_of(table: PackagedColumns, least: int = 50, as_number: bool = False) ->
         numbers={"exp": some["exp"]},
         categories={name: some[name] for name in CATEGORIES},
         test=test,
+        group=some["schtype"],
         labels=("score",) if as_number else THIRDS,
         notes=(
             f"rows left out, without a score in mathematics: {len(table['math']) - len(known)}",

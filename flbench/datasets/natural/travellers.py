@@ -3,9 +3,9 @@
 A client is a traveller with ten answers or more. The features are the differences of the two
 journeys: price, time, changes, comfort. Given the two journeys apart, a model of few samples has
 to learn first that only their differences matter. No true groups are known; two kinds of travellers
-differ in how they weigh the price. Answers that a traveller gave twice to the same question are
-left out, or one could be trained on and the other tested. Answers have no order that matters: test
-samples are drawn at random, by the suite.
+differ in how they weigh the price. Of a traveller's questions with the same differences the first
+answer is kept, or one could be trained on and the other tested. Answers have no order that matters:
+test samples are drawn at random, by the suite.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rows_of(table: PackagedColumns) -> TidyTable:
     """The samples of the table as it is."""
     names = ("price", "time", "change", "comfort")
     numbers = [table[f"{name}1"] - table[f"{name}2"] for name in names]
-    keys = np.stack([table["id"], table["choice"] == "choice1", *numbers], axis=1)
+    keys = np.stack([table["id"], *numbers], axis=1)
     first = np.zeros(len(keys), dtype=bool)
     first[np.unique(keys, axis=0, return_index=True)[1]] = True
     kept = np.flatnonzero(first)
@@ -55,7 +55,7 @@ def rows_of(table: PackagedColumns) -> TidyTable:
         client=whole(some["id"]),
         numbers={name: number[kept] for name, number in zip(names, numbers, strict=True)},
         notes=(
-            f"answers left out, as their traveller gave them before: {int((~first).sum())}",
+            f"answers left out, to differences that a traveller had before: {int((~first).sum())}",
             f"travellers left out, with fewer than {LEAST} other answers: "
             f"{len(np.unique(table['id'])) - len(np.unique(some['id']))}",
         ),

@@ -37,7 +37,7 @@ def texts(*values: str) -> np.ndarray:
 
 
 def test_travellers_are_asked_about_differences() -> None:
-    """Traveller 1 answers one question twice, traveller 2 has too few answers."""
+    """Traveller 1 answers one question twice, and differently; 2 has too few answers."""
     ids = np.array([1.0] * 11 + [2.0] * 2)
     price = np.array([*range(10), 0.0, 5.0, 6.0])
     table = {
@@ -45,7 +45,7 @@ def test_travellers_are_asked_about_differences() -> None:
         "choiceid": np.arange(13.0),
         "choice": texts(*["choice1", "choice2"] * 6, "choice1"),
     }
-    table["choice"][10] = table["choice"][0]
+    table["choice"][10] = "choice2"
     for name in ("price", "time", "change", "comfort"):
         table[f"{name}1"], table[f"{name}2"] = price, np.ones(13)
     found = built("travellers", travellers.rows_of(table))
@@ -110,6 +110,7 @@ def test_no_child_is_trained_on_and_tested() -> None:
     table = {
         "id": texts(*map(str, children)),
         "sch": (children % 2).astype(float),
+        "schtype": np.where(children % 2, "rural", "inner"),
         "math": generator.normal(size=120) + 100 * grades.astype(float),
         "exp": np.full(120, np.nan),
         **{name: texts(*["A", "B"] * 60) for name in ("cltype", "ses", "sx", "hdeg", "clad")},
@@ -119,6 +120,8 @@ def test_no_child_is_trained_on_and_tested() -> None:
     rows = schools.rows_of(table, least=2)
     found = built("schools", rows)
     assert found.test is not None
+    assert found.domain_groups is not None
+    assert found.domain_groups.tolist() == [0, 1], "the kind of place of either school"
     tested = {*children[1:][found.test.numpy()]}
     assert len(tested) == 10
     assert not tested & {*children[1:][~found.test.numpy()]}
