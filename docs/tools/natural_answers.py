@@ -18,7 +18,7 @@ from scipy import stats
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import Estimate, average_ranks, difference
-from flbench.leaderboard.table import Table, TableRow, client_headlines
+from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients
 from flbench.metrics import Floats
 from flbench.papers.rank_agreement import kendall_tau
 from flbench.plugin.method_info import method_infos
@@ -69,10 +69,12 @@ class Gain:
 
 def gain(row: TableRow, other: TableRow) -> Gain | None:
     """How much better a row is than another one over their common seeds; None = they have none."""
-    pair = [client_headlines(one) for one in (row, other)]
-    if not {*pair[0]} & {*pair[1]}:
+    mine, theirs = client_headlines(row), client_headlines(other)
+    if not {*mine} & {*theirs}:
         return None
-    found = difference(*(pair if row.task.higher_is_better else pair[::-1]))
+    if not row.task.higher_is_better:
+        mine, theirs = theirs, mine
+    found = difference(mine, theirs, same_clients((row, other)))
     low, high = within_seeds(found) if found.seeds < FEW else found.interval.tolist()
     return Gain(float(found.mean), low, high, found.seeds < FEW)
 

@@ -53,6 +53,19 @@ def rng(seed: int, purpose: str, *address: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key))
 
 
+def late_ones_last(clients: int, late: int, seed: int) -> list[int]:
+    """All clients, those that join late last: which these are is drawn; both parts ascend.
+
+    Args:
+        clients: their number, N + M.
+        late: how many join after the last round, M.
+        seed: the run's.
+    """
+    drawn = rng(seed, "newcomers").permutation(clients)
+    away = {*drawn[clients - late :].tolist()}
+    return sorted(range(clients), key=lambda client: (client in away, client))
+
+
 def torch_seed(seed: int, purpose: str, *address: int | str) -> int:
     """Return a 63-bit seed for torch's own generator (weight initialisation, dropout)."""
     return _digest(seed, purpose, address) >> 65

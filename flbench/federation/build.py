@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, Indices, Partition
-from flbench.core.seeding import rng
+from flbench.core.seeding import late_ones_last, rng
 from flbench.errors import UnknownName, UserError
 from flbench.federation import shared_test_sets
 from flbench.federation.federation import (
@@ -346,9 +346,7 @@ def with_domains(
 
 def newcomers_last(suite: Suite, partition: Partition, pool: Indices, seed: int) -> Partition:
     """A partition of a pool as one of the data set, with those clients last that join late."""
-    shuffled = rng(seed, "newcomers").permutation(suite.clients)
-    newcomers = set(shuffled[suite.training_clients :].tolist())
-    order = sorted(range(suite.clients), key=lambda client: (client in newcomers, client))
+    order = late_ones_last(suite.clients, suite.clients - suite.training_clients, seed)
     return replace(
         partition,
         clients=tuple(pool[partition.clients[client]] for client in order),

@@ -23,7 +23,7 @@ from flbench.leaderboard.resampling import (
     mean_over_suites,
 )
 from flbench.leaderboard.statistics import DIGITS, Block, blocks
-from flbench.leaderboard.table import Table, TableRow, client_headlines
+from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients
 from flbench.metrics import TIME, Floats
 from flbench.tasks import TASKS, Task
 
@@ -284,7 +284,12 @@ def table_errors(
     known = [client_headlines(row) for row in rows]
     of_clients = [np.stack([best - task.score(one[seed]) for one in known], -1)
                   for seed in seeds if known]  # fmt: skip
-    return TableErrors(np.round(values, DIGITS), tuple(np.round(one, DIGITS) for one in of_clients))
+    who = same_clients(rows) if rows else None
+    return TableErrors(
+        np.round(values, DIGITS),
+        tuple(np.round(one, DIGITS) for one in of_clients),
+        () if who is None else tuple(who[seed] for seed in seeds),
+    )
 
 
 def _anchor(rows: Mapping[str, TableRow]) -> str:

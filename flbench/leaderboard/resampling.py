@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from flbench.leaderboard.statistics import ClientIds
 from flbench.metrics import Floats
 
 REPLICATES = 2000
@@ -23,10 +25,13 @@ class TableErrors:
         by_seed: shape (seeds, methods).
         by_client: for each seed the errors of its clients, shape (N, methods), the same clients
             for every method; () = they are not known.
+        who: for each seed the ids of its clients, shape (N,), where they are the same ones in every
+            seed; () = each seed has others.
     """
 
     by_seed: Floats
     by_client: tuple[Floats, ...] = ()
+    who: tuple[ClientIds, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -45,13 +50,25 @@ class TableErrors:
             found: Floats = self.by_seed[seeds].mean(axis=1)
             return found
         found = np.full((count, self.by_seed.shape[1]), np.nan)
-        if self.unit:
-            found[:] = 0
-            for clients in self.by_client:
-                size = len(clients)
-                times = draw.multinomial(size, np.full(size, 1 / size), size=count)
-                found += times @ clients / size / len(self.by_client)
+        if not self.unit:
+            return found
+        found[:] = 0
+        if self.who:  # a client is drawn with all its seeds
+            ids = np.unique(np.concatenate(self.who))
+            of_all = _times(draw, len(ids), count)
+        for at, clients in enumerate(self.by_client):
+            if self.who:
+                times = of_all[:, np.searchsorted(ids, self.who[at])]
+            else:
+                times = _times(draw, len(clients), count)
+            with np.errstate(invalid="ignore"):  # of a small seed, nobody may be drawn
+                found += times @ clients / times.sum(axis=1, keepdims=True) / len(self.by_client)
         return found
+
+
+def _times(draw: np.random.RandomState, size: int, count: int) -> npt.NDArray[np.int64]:
+    """How often each of some is among as many draws with replacement, shape (count, size)."""
+    return draw.multinomial(size, np.full(size, 1 / size), size=count)
 
 
 def improvability(errors: Floats, ranked: int | None = None) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flbench.errors import UnknownName, UserError
 from flbench.leaderboard.markdown import number
 from flbench.leaderboard.statistics import FEW_SEEDS, POWER, compare, difference, seeds_needed
-from flbench.leaderboard.table import Table, TableRow, client_headlines
+from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients
 from flbench.tasks import Task
 
 
@@ -106,12 +106,12 @@ def _separation(table: Table, first: TableRow, second: TableRow) -> Separation:
     peers = [
         row for row in table.rows if row.ties and row.search == first.search and not row.outdated
     ]
-    pair = [client_headlines(row) for row in (first, second)]
-    paired = difference(*pair)
+    who = same_clients([first, second, *peers])
+    paired = difference(client_headlines(first), client_headlines(second), who)
     separated, pairs = False, 0
     if first in peers and second in peers:
         one, other = peers.index(first), peers.index(second)
-        compared = compare([client_headlines(row) for row in peers], table.task.gain)
+        compared = compare([client_headlines(row) for row in peers], table.task.gain, who)
         better = compared.better(range(len(peers)))
         separated, pairs = bool(better[one, other] or better[other, one]), compared.pairs
     low, high = paired.shown.tolist()

@@ -1,7 +1,9 @@
 """Statistics of a leaderboard: what two rows' seeds and clients can tell apart. Pure numpy.
 
 Rows of a table are pairs: same seed, same clients, same test samples. So a difference of two rows
-is judged on the differences of their clients, over the seeds that both have.
+is judged on the differences of their clients, over the seeds that both have. Where the clients are
+the same ones in every seed, as persons are, a client's values of several seeds say no more than
+that client does: they are one cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from flbench.metrics import Floats
 
 Bools = npt.NDArray[np.bool_]
+ClientIds = npt.NDArray[np.int64]
 ALPHA = 0.05
 POWER = 0.8
 MOST_SEEDS = 10_000
@@ -42,9 +45,10 @@ class Estimate:
         mean: the means.
         seeds: S.
         of_seeds: standard error from the variance of the seeds' means; NaN for one seed.
-        of_clients: standard error from the variance of clients within seeds, pooled; NaN where
-            each seed has one client.
-        freedom: degrees of freedom of `of_clients`: clients less one, summed over seeds.
+        of_clients: standard error from the variance of clients within seeds, pooled, or from that
+            of clients who are the same in every seed; NaN where there is one client.
+        freedom: degrees of freedom of `of_clients`: clients less one, summed over seeds where they
+            are others in each.
     """
 
     mean: Floats
@@ -91,21 +95,46 @@ class Estimate:
         )
 
 
-def estimate(values: Sequence[Floats]) -> Estimate:
+def estimate(values: Sequence[Floats], who: Sequence[ClientIds] | None = None) -> Estimate:
     """Estimate means of seeds and clients.
+
+    With `who`, the deviations of a client from the means of its seeds are summed, and the variance
+    is that of these sums: a variance robust to clusters (Liang, Zeger, Biometrika 73, 1986).
 
     Args:
         values: per seed, at least one, the values of its clients, shape (..., N); N may differ.
+        who: per seed the ids of these clients, shape (N,); None = each seed has others.
     """
     means = np.stack([seed.mean(axis=-1) for seed in values], axis=-1)
     count = len(values)
+    if who is not None and count > 1:
+        of_clients, freedom = _by_cluster(values, who)
+        return _estimate(means, of_clients, freedom)
     squares = sum(((seed - seed.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for seed in values)
     sizes = np.array([seed.shape[-1] for seed in values])
     freedom = int((sizes - 1).sum())
+    share = float((1 / sizes).sum()) / count**2
+    unknown = np.full(means.shape[:-1], np.nan)
+    return _estimate(means, np.sqrt(squares / freedom * share) if freedom else unknown, freedom)
+
+
+def _by_cluster(values: Sequence[Floats], who: Sequence[ClientIds]) -> tuple[Floats, int]:
+    """Standard error of the mean over seeds of clients that are the same ones, and its freedom."""
+    ids = np.unique(np.concatenate(who))
+    sums = np.zeros((*values[0].shape[:-1], len(ids)))
+    for seed, names in zip(values, who, strict=True):
+        away = seed - seed.mean(axis=-1, keepdims=True)
+        sums[..., np.searchsorted(ids, names)] += away / (len(names) * len(values))
+    if len(ids) < 2:
+        return np.full(sums.shape[:-1], np.nan), 0
+    return np.sqrt((sums**2).sum(axis=-1) * len(ids) / (len(ids) - 1)), len(ids) - 1
+
+
+def _estimate(means: Floats, of_clients: Floats, freedom: int) -> Estimate:
+    """Of the means of each seed, shape (..., S), and what is known of clients."""
+    count = means.shape[-1]
     unknown = np.full(means.shape[:-1], np.nan)
     of_seeds = means.std(axis=-1, ddof=1) / sqrt(count) if count > 1 else unknown
-    share = float((1 / sizes).sum()) / count**2
-    of_clients = np.sqrt(squares / freedom * share) if freedom else unknown
     return Estimate(
         np.round(means.mean(axis=-1), DIGITS),
         count,
@@ -134,12 +163,21 @@ def uneven(means: Sequence[float]) -> bool:
     return bool(np.round(gaps[at], DIGITS) > np.round(max(GAP, TIMES * max(ranges)), DIGITS))
 
 
-def difference(row: Mapping[int, Floats], other: Mapping[int, Floats]) -> Estimate:
+def difference(
+    row: Mapping[int, Floats],
+    other: Mapping[int, Floats],
+    who: Mapping[int, ClientIds] | None = None,
+) -> Estimate:
     """Estimate the mean of `row` less `other` over their common seeds, at least one.
 
-    Both are seed -> headline of every client, shape (N,).
+    Both are seed -> headline of every client, shape (N,); `who`: seed -> ids, as of `estimate`.
     """
-    return estimate([row[seed] - other[seed] for seed in sorted({*row} & {*other})])
+    seeds = sorted({*row} & {*other})
+    return estimate([row[seed] - other[seed] for seed in seeds], _ids(who, seeds))
+
+
+def _ids(who: Mapping[int, ClientIds] | None, seeds: Iterable[int]) -> list[ClientIds] | None:
+    return None if who is None else [who[seed] for seed in seeds]
 
 
 def seeds_needed(found: Estimate, pairs: int = 1) -> int | None:
@@ -227,26 +265,31 @@ class RowStatistics:
 
 
 def compare(
-    rows: Sequence[Mapping[int, Floats]], gain: Callable[[Floats, Floats], Floats] = np.subtract
+    rows: Sequence[Mapping[int, Floats]],
+    gain: Callable[[Floats, Floats], Floats] = np.subtract,
+    who: Mapping[int, ClientIds] | None = None,
 ) -> RowStatistics:
     """Compare all rows of a table with each other.
 
     Args:
         rows: per row and seed the headline of every client, shape (N,).
         gain: by how much the first of two headlines is better (`Task.gain`); here, higher is.
+        who: seed -> the ids of its clients, the same in all rows; None = each seed has others.
     """
     count = len(rows)
     intervals = np.full((count, 2), np.nan)
     gains, p = np.full((count, count), np.nan), np.full((count, count), np.nan)
     for at, row in enumerate(rows):
-        intervals[at] = estimate([row[seed] for seed in sorted(row)]).shown
+        own = sorted(row)
+        intervals[at] = estimate([row[seed] for seed in own], _ids(who, own)).shown
         shared: dict[tuple[int, ...], list[int]] = {}
         for other in range(at + 1, count):
             shared.setdefault(tuple(sorted({*row} & {*rows[other]})), []).append(other)
         for seeds, others in shared.items():
             if seeds:
                 theirs = {seed: np.stack([rows[one][seed] for one in others]) for seed in seeds}
-                found = estimate([gain(row[seed], theirs[seed]) for seed in seeds])
+                differences = [gain(row[seed], theirs[seed]) for seed in seeds]
+                found = estimate(differences, _ids(who, seeds))
                 gains[at, others], gains[others, at] = found.mean, -found.mean
                 p[at, others] = p[others, at] = found.p
     return RowStatistics(intervals, gains, p)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
+from flbench.core.seeding import late_ones_last
 from flbench.errors import UserError
 from flbench.leaderboard.grouping import (
     Key,
@@ -23,7 +24,7 @@ from flbench.leaderboard.grouping import (
     searches,
     title_of,
 )
-from flbench.leaderboard.statistics import compare, letters, ranks, uneven
+from flbench.leaderboard.statistics import ClientIds, compare, letters, ranks, uneven
 from flbench.leaderboard.suite_info import command, departures, suite_of
 from flbench.metrics import EPOCHS, HEADLINE, Floats, Rule
 from flbench.results.files import read_results, read_skips
@@ -35,6 +36,8 @@ MACHINE = ("core", "device", "executor", "flbench", "machine", "threads")
 """Keys of a result's environment in which runs agree whose times are compared."""
 WITHIN_COUNT, WITHIN_ESTIMATE = 1.1, 1.5
 """Up to these factors work is taken to be equal: where epochs are counted, and by wall time."""
+SAME_CLIENTS = ("natural", "by-domain")
+"""Partitions whose clients are the same ones in every seed, as they are domains of the data."""
 Link = tuple[str, str]
 """A link: its text and its target, a URL or a path from the page."""
 
@@ -403,7 +406,8 @@ def _compared(
     """
     rows = named(rows)
     peers, task = [*rows, *others], rows[0].task if rows else TASKS["classes"]
-    found = compare([client_headlines(row) for row in rows], task.gain)
+    who = same_clients(rows)
+    found = compare([client_headlines(row) for row in rows], task.gain, who)
     enough = [ranked and not row.reference and len(row.seeds) > 1 for row in rows]
     chosen = [at for at, wanted in enumerate(enough) if wanted]
     better = found.better(chosen)
@@ -438,6 +442,26 @@ def client_headlines(row: ResultGroup) -> dict[int, Floats]:
     """Headline of every client that has one, shape (n,), by seed; `refuse_mixed`: the same n."""
     found = {one.seed: one.clients.headline_values() for one in row.results}
     return {seed: values[~np.isnan(values)] for seed, values in found.items()}
+
+
+def same_clients(rows: Iterable[ResultGroup]) -> dict[int, ClientIds] | None:
+    """Who has these headlines, shape (n,), by seed of any row; None = each seed has others.
+
+    Where more domains are there than take part, seeds draw some, and one id may be several clients
+    of different seeds: these are independent, as without ids.
+    """
+    found: dict[int, ClientIds] = {}
+    for one in (result for row in rows for result in row.results):
+        if one.suite.get("partition", {}).get("name") not in SAME_CLIENTS:
+            return None
+        if one.seed not in found:
+            count, tested = one.suite["clients"], np.array(one.clients.test) > 0
+            late = count - len(tested)
+            is_drawn = isinstance(one.suite.get("unseen"), float)  # else they are named
+            order = np.array(late_ones_last(count, late if is_drawn else 0, one.seed))
+            known = ~np.isnan(one.clients.headline_values())
+            found[one.seed] = order[: len(tested)][tested][known]
+    return found
 
 
 def _printed(row: TableRow, numbers: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:

@@ -197,7 +197,7 @@ class SuiteResults(Sequence[Result]):
             UserError: several rows are meant, or the two have no seed in common.
         """
         from flbench.leaderboard.statistics import estimate
-        from flbench.leaderboard.table import client_headlines
+        from flbench.leaderboard.table import client_headlines, same_clients
 
         rows = self._rows(suite)
         first, second = (_row(rows, name) for name in (one, other))
@@ -206,7 +206,9 @@ class SuiteResults(Sequence[Result]):
         if not seeds:
             raise UserError(f"'{first.name}' and '{second.name}' have no seed in common")
         task = first.task
-        found = estimate([task.gain(mine[seed], theirs[seed]) for seed in seeds])
+        who = same_clients((first, second))
+        ids = None if who is None else [who[seed] for seed in seeds]
+        found = estimate([task.gain(mine[seed], theirs[seed]) for seed in seeds], ids)
         low, high = found.interval.tolist()
         name = str(first.results[0].suite["name"])
         pair = first.name, second.name

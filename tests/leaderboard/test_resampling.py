@@ -91,6 +91,20 @@ def test_of_two_seeds_clients_are_drawn_within_seeds_and_paired() -> None:
     assert values.min() == pytest.approx(0.2) and values.max() == pytest.approx(0.3)
 
 
+def test_a_client_that_is_the_same_in_both_seeds_is_drawn_with_both() -> None:
+    one = np.array([[0.4], [0.4], [0.2], [0.2]])
+    ids = np.arange(4)
+    table = TableErrors(np.full((2, 1), 0.3), (one, one[[2, 3, 0, 1]]), (ids, ids[[2, 3, 0, 1]]))
+    drawn = table.drawn(np.random.RandomState(0), 4000)[:, 0]
+    # the mean of 4 draws of .4 or .2 has the variance .01 / 4, twice that of 8
+    assert drawn.mean() == pytest.approx(0.3, abs=0.004)
+    assert drawn.var() == pytest.approx(0.01 / 4, rel=0.1)
+    # who is in one seed only counts there: each seed is a mean of those that were drawn of it
+    apart = TableErrors(np.full((2, 1), 0.3), (one[:2], one[2:]), (ids[:2], ids[2:]))
+    found = apart.drawn(np.random.RandomState(0), 4000)[:, 0]
+    assert found[~np.isnan(found)] == pytest.approx(0.3), "one has .4, the other .2, always"
+
+
 def test_two_seeds_without_clients_have_no_interval() -> None:
     alone = TableErrors(np.array([[0.4, 0.2], [0.4, 0.3]]))
     assert alone.unit == ""
