@@ -15,8 +15,10 @@ from flbench.metrics import CONVERGED
 from flbench.papers.paper import Lead, Paper
 from flbench.papers.reproduction import (
     ROUNDING,
+    TO_FINAL,
     file_of_any_version,
     findings,
+    is_settled,
     number_of,
     planned,
 )
@@ -45,9 +47,10 @@ class FoundLead:
     """How far a method is ahead of the best of the others, in one suite and data set.
 
     Attributes:
-        best: the other with the best mean.
-        by: mean of the method less that of `best`, or the reverse where the smaller is ahead;
-            None = one of them never has the number.
+        best: of the others that have the number in most seeds, that with the best mean.
+        by: mean of the method less that of `best`, or the reverse where the smaller is ahead, over
+            the seeds in which both have the number; None = in none.
+        never: in how many seeds the method never has the number.
         seeds: how many all of them have.
         ahead: in how many of these the method is ahead of all others.
         published: by how much it is ahead in the paper; None = the paper does not say.
@@ -58,6 +61,7 @@ class FoundLead:
     method: str
     best: str
     by: float | None
+    never: int
     seeds: int
     ahead: int
     published: float | None
@@ -66,8 +70,10 @@ class FoundLead:
     @property
     def verdict(self) -> str:
         """In words; of what was compared, and what was not."""
-        if self.by is None:
-            said = "never reached"
+        if self.never:
+            said = f"not reached in {self.never} of {self.seeds}"
+        elif self.by is None:
+            said = "holds: no other reaches it"
         elif abs(self.by) <= ROUNDING:
             said = "level"
         elif self.by < 0:
@@ -95,7 +101,7 @@ def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundL
             _rounds_to_common(lead, runs)
             if lead.common
             else {
-                method: {seed: number_of(one, column) for seed, one in found.items()}
+                method: {seed: _number(one, column) for seed, one in found.items()}
                 for method, found in runs.items()
             }
         )
@@ -109,6 +115,13 @@ def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundL
                 name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
             }
             yield _found(lead, place, kept, missing)
+
+
+def _number(one: Result, column: str) -> float | None:
+    """A number of a result; None if it has none, or a run of more rounds may have another."""
+    if column.endswith(TO_FINAL) and not is_settled(one):
+        return None
+    return number_of(one, column)
 
 
 def _rounds_to_common(
@@ -156,17 +169,21 @@ def _found(
         name: [-inf if one is None else sign * one for one in values]
         for name, values in numbers.items()
     }
-    means = {name: mean(values) for name, values in scores.items()}
     mine, others = scores.pop(lead.method), scores
-    best = max(others, key=lambda name: means[name])
-    by = means[lead.method] - means[best]
+
+    def worth(name: str) -> tuple[int, float]:
+        reached = [value for value in others[name] if value > -inf]
+        return len(reached), mean(reached) if reached else 0.0
+
+    best = max(others, key=worth)
+    pairs = zip(mine, others[best], strict=True)
+    by = [one - other for one, other in pairs if -inf not in (one, other)]
     ahead = sum(
         all(one > values[at] + ROUNDING for values in others.values())
         for at, one in enumerate(mine)
     )
-    known = abs(by) < inf
     return FoundLead(
-        place, lead.method, best, by if known else None, len(mine), ahead,
+        place, lead.method, best, mean(by) if by else None, mine.count(-inf), len(mine), ahead,
         lead.by.get(place[0]), missing,
     )  # fmt: skip
 

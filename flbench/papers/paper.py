@@ -295,7 +295,8 @@ def numbers(table: PaperTable) -> Iterator[PublishedValue]:
             if table.column in known:
                 task = table.task
                 is_mean = task is not None and table.column == task.named(HEADLINE)
-                std = known.get(task.named("accuracy_std")) if task and is_mean else None
+                deviation = task.named("accuracy_std") if task and is_mean else ""
+                std = known.get(deviation or f"{table.column}_std")
                 doubt = table.doubt(suite, dataset, method)
                 yield PublishedValue(suite, dataset, method, known[table.column], std, doubt)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from math import isclose
 from typing import TYPE_CHECKING
@@ -154,8 +154,10 @@ class _Setting:
         method = self.load(owner)
         presets = self.scale.preferred(self.place[1])
         preset = next((name for name in presets if name in method.presets), None)
-        params = method.compose(self.settings, preset).described.params
-        return _plain(params.get(field))
+        composed = method.compose(self.settings, preset)
+        defaults = {one.name: one.default for _, layer in composed.layers for one in fields(layer)}
+        value = {**defaults, **composed.described.params}.get(field)  # later ones are in no result
+        return None if value is MISSING else _plain(value)
 
 
 def train_share(suite: Suite) -> float:

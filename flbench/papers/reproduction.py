@@ -36,6 +36,11 @@ ROUNDING = 1e-9
 LEAKS = "decides on test samples"
 """What is said of a method with `paper_leak`."""
 COLUMNS = ("method", "paper", "ours", "difference", "seeds", "verdict")
+TO_FINAL = "_to_final"
+"""How the names of numbers end that are about the round in which the accuracy is final."""
+SETTLED = 0.8
+"""Share of a run within which its accuracy must be final, or more rounds could move it."""
+UNSETTLED = "our accuracy still moves at the end of the run"
 
 
 @dataclass(frozen=True)
@@ -240,7 +245,10 @@ def findings(
     """
     known, column = outcomes or {}, table.measured(judged or table.judged)
     number = partial(number_of, column=column, domains=table.domains)
-    results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
+    pairs = [(plan, tuple(_results_of(plan, known))) for plan in plans]
+    if column.endswith(TO_FINAL):
+        pairs = [(_doubted(plan, found), found) for plan, found in pairs]
+    plans, results = [plan for plan, _ in pairs], {plan.printed: found for plan, found in pairs}
     values = {printed: tuple(map(number, found)) for printed, found in results.items()}
     ours = {p: [float(v) for v in found if v is not None] for p, found in values.items()}
     comparisons = []
@@ -252,6 +260,19 @@ def findings(
         why = "" if found else _why(plan, known)
         comparisons.append(ReproducedValue(printed, found, values[printed], said, why))
     return comparisons
+
+
+def _doubted(plan: Plan, found: Sequence[Result]) -> Plan:
+    """The plan, with a doubt if the accuracy of one of its results is not final within the run."""
+    if plan.printed.doubt or all(map(is_settled, found)):
+        return plan
+    return replace(plan, printed=replace(plan.printed, doubt=UNSETTLED))
+
+
+def is_settled(result: Result) -> bool:
+    """Whether the accuracy of a run is final well before it ends; else more rounds may move it."""
+    final = result.metrics().get("rounds_to_final")
+    return final is not None and final <= SETTLED * result.suite["rounds"]
 
 
 def number_of(result: Result, column: str, domains: Sequence[str] = ()) -> float | None:

@@ -19,6 +19,7 @@ def results(*values: float | None, first: int = 0) -> list[Any]:
     return [
         SimpleNamespace(
             seed=first + at,
+            suite={"rounds": 100},
             metrics=partial(dict, accuracy_mean=value, rounds_to_final=value),
         )
         for at, value in enumerate(values)
@@ -64,7 +65,7 @@ def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
     assert (one.best, one.by, one.verdict) == ("b", 30, "holds")
     assert "+30.0" in cells(one, "rounds_to_final")
     one = only(fewer, {**rows, "a": results(None)}, "rounds_to_final")
-    assert (one.by, one.ahead, one.verdict) == (None, 0, "never reached")
+    assert (one.by, one.ahead, one.verdict) == (None, 0, "not reached in 1 of 1")
     assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
 
 
@@ -78,7 +79,39 @@ def test_how_soon_all_reach_what_the_best_other_ends_with() -> None:
     one = only(lead(common=True), rows, "")
     assert (one.best, one.by, one.verdict) == ("b", 1.0, "holds")
     late = only(lead(common=True), {**rows, "a": run(0.1, None, 0.5)}, "")
-    assert (late.by, late.verdict) == (None, "never reached")
+    assert (late.by, late.verdict) == (None, "not reached in 1 of 1")
+
+
+def test_who_alone_reaches_it_is_ahead() -> None:
+    """In each seed another of the others has the level that counts, so none has it in both."""
+
+    def runs(*finals: float) -> list[Any]:
+        return [
+            SimpleNamespace(seed=seed, curves={"accuracy": [0.1, final, final]})
+            for seed, final in enumerate(finals)
+        ]
+
+    rows = {"a": runs(0.9, 0.9), "b": runs(0.5, 0.2), "c": runs(0.2, 0.6)}
+    one = only(lead(common=True), rows, "")
+    assert (one.best, one.by, one.ahead) == ("b", 0.0, 0), "b is as soon where it gets there"
+    late = {**rows, "b": runs(0.2, 0.2)}
+    late["c"] = [*runs(0.2), SimpleNamespace(seed=1, curves={"accuracy": [0.1, 0.1, 0.6]})]
+    one = only(lead(common=True), {**late, "c": [late["c"][1]], "a": rows["a"][1:]}, "")
+    assert (one.best, one.by, one.verdict) == ("c", 1.0, "holds")
+    never = only(lead(smaller=True), {"a": results(3.0), "b": results(None)}, "rounds_to_final")
+    assert (never.by, never.ahead, never.verdict) == (
+        None, 1, "holds: no other reaches it; without c",
+    )  # fmt: skip
+
+
+def test_a_run_that_still_moves_at_its_end_has_no_final_round() -> None:
+    """Of 100 rounds, 80 is final within the run, and 81 may be later with more of them."""
+    fewer = lead(smaller=True, over=["b"])
+    rows = {"a": results(80, 20), "b": results(81, 60)}
+    one = only(fewer, rows, "rounds_to_final")
+    assert (one.by, one.ahead, one.verdict) == (40, 2, "holds")
+    one = only(fewer, {"a": rows["b"], "b": rows["a"]}, "rounds_to_final")
+    assert one.verdict == "not reached in 1 of 2"
 
 
 def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:

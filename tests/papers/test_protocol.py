@@ -204,6 +204,13 @@ def test_whether_something_is_so_is_stated_as_it_is() -> None:
     assert same(one, True) and not same(one, False)
 
 
+def test_a_parameter_that_came_later_is_compared_at_its_default(suite: str) -> None:
+    """`paper_leak` of fedfomo is in no result where it is off, and the paper has it on."""
+    scale, protocol = Scale(on={"digits": {}}), paper_of(stated("fedfomo.paper_leak", True))
+    found = departures(protocol, table_of(suite, "fedfomo"), scale, [row(suite)])
+    assert said(found) == {"fedfomo.paper_leak": (True, ["false"])}
+
+
 def test_a_table_may_have_a_protocol_of_its_own(suite: str) -> None:
     table = table_of(suite, "fedavg").model_copy(update={"protocol": [stated("unseen", 0.2)]})
     scale, protocol = Scale(on={"digits": {}}), paper_of(stated("rounds", 3))
