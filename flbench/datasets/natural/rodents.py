@@ -3,7 +3,8 @@
 A client is a plot. Plots have one of five treatments (control, or fences that keep out some or all
 rodents), which are the true groups: what is caught there differs. Features are month, year, sex and
 weight; sex and weight have gaps, which are categories of their own, and a missing weight is the
-mean. Left out: animals that are no rodents, species with fewer than 300 animals, genus and taxon
+mean. `rodents-unweighed` lacks the weight, which says most of the species: there it matters more
+where an animal was caught. Left out: animals that are no rodents, species with fewer than 300 animals, genus and taxon
 (the label again) and the length of the hind foot, which gives the species away. Test samples are
 drawn at random, by the suite: to predict later years from earlier ones is another task, in which
 the species themselves have changed.
@@ -32,7 +33,7 @@ FILE = pickled(
 COLUMNS = ("month", "year", "plot_id", "species_id", "sex", "weight", "taxa", "plot_type")
 LEAST = 300
 """Animals of a species."""
-TITLES = {"rodents": "Rodents"}
+TITLES = {"rodents": "Rodents", "rodents-unweighed": "Rodents without their weight"}
 MEDIUM = "tables"
 NATURAL = True
 ABOUT = {
@@ -42,7 +43,8 @@ ABOUT = {
         fetch=INSTALL,
     )
 }
-FOUND = {"rodents": partial(found_in, FILE)}
+ABOUT["rodents-unweighed"] = ABOUT["rodents"]
+FOUND = dict.fromkeys(ABOUT, partial(found_in, FILE))
 
 
 def rodents(root: Path) -> Dataset:
@@ -50,21 +52,33 @@ def rodents(root: Path) -> Dataset:
     return built("rodents", rows_of(read_pickled(FILE, COLUMNS)))
 
 
-def rows_of(table: PackagedColumns, least: int = LEAST) -> TidyTable:
-    """The samples of the table as it is; `least` animals of a species."""
+def rodents_unweighed(root: Path) -> Dataset:
+    """The same, of animals whose weight is not known."""
+    return built("rodents-unweighed", rows_of(read_pickled(FILE, COLUMNS), weighed=False))
+
+
+def rows_of(table: PackagedColumns, least: int = LEAST, weighed: bool = True) -> TidyTable:
+    """The samples of the table as it is; `least` animals of a species.
+
+    Args:
+        weighed: whether weights are features.
+    """
     rodents = np.flatnonzero(table["taxa"] == "Rodent")
     kept = rodents[with_enough(table["species_id"][rodents], least)]
     some = chosen(table, kept)
-    weighed = np.where(np.isnan(some["weight"]), "no", "yes")
+    numbers = {"year": some["year"]}
+    categories = {
+        "month": whole(some["month"]),
+        "sex": np.where(np.isin(some["sex"], ("F", "M")), some["sex"], ""),
+    }
+    if weighed:
+        numbers["weight"] = some["weight"]
+        categories["weighed"] = np.where(np.isnan(some["weight"]), "no", "yes")
     return TidyTable(
         label=some["species_id"],
         client=whole(some["plot_id"]),
-        numbers={"year": some["year"], "weight": some["weight"]},
-        categories={
-            "month": whole(some["month"]),
-            "sex": np.where(np.isin(some["sex"], ("F", "M")), some["sex"], ""),
-            "weighed": weighed,
-        },
+        numbers=numbers,
+        categories=categories,
         group=some["plot_type"],
         values={
             "month": [str(month) for month in range(1, 13)],

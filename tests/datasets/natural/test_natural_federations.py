@@ -84,6 +84,9 @@ def test_rodents_of_known_species_alone() -> None:
     assert found.domain_groups is not None
     assert (found.domain_groups.tolist(), found.group_names) == ([1, 0], ("Control", "Fence"))
     assert len(built("rodents", rodents.rows_of(table, least=1)).notes) == 2
+    unweighed = built("rodents-unweighed", rodents.rows_of(table, least=1, weighed=False))
+    assert unweighed.features == ("year (numbers)", "month (12 texts)", "sex (3 texts)")
+    assert unweighed.x[:, 0].tolist() == found.x[:, 0].tolist()
 
 
 def test_perhaps_is_yes() -> None:
