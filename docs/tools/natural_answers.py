@@ -39,9 +39,10 @@ HEAD = f"""\
 The clients of the [natural federations](natural.md) are persons, schools, states, plots and roles
 as they are. A difference is how much better the first one is, mean over clients and seeds, in
 units of the headline (accuracy; of RMSE the difference of errors), with its 95 % interval; ° = of
-fewer than {FEW} seeds: the interval is over clients within seeds, and says nothing of other seeds.
-Methods are at their defaults, and ranked: those that have all data in one place or know the true
-groups are only compared with. That the best of many is chosen after the fact is not corrected for.
+fewer than {FEW} seeds: the interval is over clients, each of whom counts once, whatever the number
+of seeds, and says nothing of other seeds. Methods are at their defaults, and ranked: those that
+have all data in one place or know the true groups are only compared with. That the best of many is
+chosen after the fact is not corrected for.
 """
 
 
@@ -101,8 +102,8 @@ class Correlation:
 
     @property
     def text(self) -> str:
-        """The correlation with its interval."""
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+        """The correlation with its interval, and of how many methods."""
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}] ({self.methods})"
 
 
 def spearman(one: Floats, other: Floats) -> Correlation:
@@ -218,8 +219,8 @@ def personal(found: Sequence[Table]) -> list[str]:
     headings = [(name, True) for name in (
         "federation", "best personalised method", "over `centralised-id`",
         "over `random-intercept`", "over `boosting`", "over `boosting-alone`")]  # fmt: skip
-    text = "Of each model with all data in one place: its headline, and how much better the best"
-    text += " personalised method is."
+    text = "Of models that are not federated, all but `boosting-alone` with all data in one place:"
+    text += " their headline, and how much better the best personalised method is."
     return answer("Does personalisation beat one model that knows the client?", text, grid(
         headings, lines) if lines else [])  # fmt: skip
 
@@ -283,13 +284,14 @@ def predicted(found: Sequence[Table], drawn: Sequence[Table]) -> list[str]:
         lines.append([named(table), _predicted(table, digits), _predicted(table, rest), *cells])
     headings = [("federation", True), ("all of digits", True), ("the other natural ones", True)]
     headings += [(f"`{one.suite}` on `{one.dataset}`", True) for one in full]
-    mean = overall(usable, digits)
+    mean = overall([one for one in usable if one.task.name == "classes"], digits)
     text = "Spearman's correlation of the order of the methods that both have, with its 95 %"
-    text += " interval (Bonett, Wright 2000). Where there are several tables, it is with the mean"
-    text += f" rank; full tables have {FULL} ranked methods or more."
+    text += " interval (Bonett, Wright 2000), which takes methods to be independent, and their"
+    text += " number. Where there are several tables, it is with the mean rank; full tables have"
+    text += f" {FULL} ranked methods or more."
     if mean is not None:
-        text += f" Mean ranks over digits and over all natural tables: {mean.text}, of"
-        text += f" {mean.methods} methods."
+        text += " Mean ranks over digits and over all natural tables of classes (for many methods a"
+        text += f" number to predict is not defined): {mean.text}."
     return answer(title, text, grid(headings, lines))
 
 
@@ -351,8 +353,8 @@ def common_seeds(one: TableRow, other: TableRow) -> tuple[float, float] | None:
 
 
 def many_clients(found: Sequence[Table]) -> list[str]:
-    """Which methods fall apart with a thousand clients of a hundred samples?"""
-    title = "Which methods fall apart with a thousand clients of a hundred samples?"
+    """Which methods fall apart with a thousand clients of few samples?"""
+    title = "Which methods fall apart with a thousand clients of few samples?"
     large = [one for one in found if one.settings["clients"] >= MANY_CLIENTS]
     lines = []
     for table in large:
@@ -364,13 +366,25 @@ def many_clients(found: Sequence[Table]) -> list[str]:
             if all(other is not None and _is_worse(row, other) for other in pair)
         ]
         failed = [f"`{name}`" for name, _ in table.undefined]
-        lines.append([named(table), str(len(rows)), *map(value, pair), str(len(bad)),
-                      ", ".join(bad) or "none", ", ".join(failed) or "none"])  # fmt: skip
-    headings = [("federation", True), ("methods", False), ("`fedavg`", False),
+        lines.append([
+            named(table), trained(table), str(len(rows)), *map(value, pair), str(len(bad)),
+            ", ".join(bad) or "none", ", ".join(failed) or "none",
+        ])  # fmt: skip
+    headings = [("federation", True), ("clients that train, samples each", False),
+                ("methods", False), ("`fedavg`", False),
                 ("`local-only`", False), ("worse than both", False), ("these", True),
                 ("have no meaning there", True)]  # fmt: skip
     text = "By their intervals worse than one model for all, and than training alone."
     return answer(title, text, grid(headings, lines) if lines else [])
+
+
+def trained(table: Table) -> str:
+    """How many clients train, and the median of their samples, all parts together."""
+    clients = next(iter(defaults(table).values())).results[0].clients
+    sizes = [
+        sum(parts) for parts in zip(clients.train, clients.validation, clients.test, strict=True)
+    ]
+    return f"{len(sizes):,}, {np.median(sizes):g}"
 
 
 def _is_worse(row: TableRow, other: TableRow) -> bool:

@@ -79,8 +79,9 @@ never ranked.
 ## What was left out
 
 Data of persons' health and wages, police stops, and ratings whose terms forbid their use. And
-what is dull: flights by carrier, pupils by authority, ratings by student, where all methods are
-equal. One such federation is here as a control.
+what is dull: flights by carrier, pupils by authority, ratings by student, where hardly any two
+methods can be told apart. One such federation is here as a control. Crossed levels of clients and
+of what they are asked (items, students) are not among the references.
 """
 
 

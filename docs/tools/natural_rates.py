@@ -1,6 +1,8 @@
 """Try the learning rates of the natural suites again: a third of it, itself and three times it.
 
-    python docs/tools/natural_rates.py SUITE [SUITE ...]   # writes natural_rates.json
+    python docs/tools/natural_rates.py SUITE[=RATE] ...   # writes natural_rates.json
+
+RATE is what the suite had before, if it has another one by now.
 
 Every suite is run by FedAvg and by training alone on seeds 100-103, which no row is scored on. A
 run is scored as those of `flbench tune`: the mean validation headline of its last ten evaluations.
@@ -47,16 +49,16 @@ def tried(suite: str, method: str, rate: float) -> list[float]:
     return found
 
 
-def rates_of(suite: str) -> dict[str, dict[str, list[float]]]:
-    """The scores of a suite: method -> learning rate -> one for each seed."""
-    usual = load_suite(suite).local.lr
+def rates_of(suite: str, usual: float) -> dict[str, dict[str, list[float]]]:
+    """The scores of a suite about a rate: method -> learning rate -> one for each seed."""
     rates = [float(f"{usual * factor:.3g}") for factor in TIMES]
     return {method: {f"{lr:g}": tried(suite, method, lr) for lr in rates} for method in METHODS}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
+    for asked in sys.argv[1:]:
+        name, _, rate = asked.partition("=")
         known = json.loads(RATES.read_text(encoding="utf-8")) if RATES.is_file() else {}
-        known[name] = rates_of(name)
+        known[name] = rates_of(name, float(rate or load_suite(name).local.lr))
         text = json.dumps(dict(sorted(known.items())), indent=1)
         RATES.write_text(f"{text}\n", encoding="utf-8")

@@ -70,7 +70,7 @@ LEFT_OUT = f"""\
 Left out are tables with fewer than {LEAST} ranked methods at their defaults, suites of threats,
 slow links, privacy and several networks, which come below, and tables with newcomers where the same
 suite has one without. A method of one seed has no rank, so the longest runs are left out too, and
-may say otherwise: the page of the suite has them.
+may say otherwise: the page of the suite has them. Attacks and references are no methods to choose.
 """
 
 
@@ -91,8 +91,12 @@ def kind_of(table: Table) -> str:
 
 
 def methods(table: Table) -> list[TableRow]:
-    """The ranked rows at their methods' defaults, the best first."""
-    return [row for row in table.compared if row.default and "+" not in row.method]
+    """The rows at their methods' defaults that are no reference, the best first.
+
+    Of a table that has rows of several seeds, only these: one seed says nothing of others.
+    """
+    rows = [row for row in table.compared if row.default and "+" not in row.method]
+    return [row for row in rows if len(row.seeds) > 1] or rows
 
 
 def size(row: TableRow) -> float:
@@ -117,6 +121,8 @@ def within(rows: Sequence[TableRow], megabytes: float) -> TableRow | None:
 
 def peers(rows: Sequence[TableRow]) -> str:
     """The methods that cannot be separated from the first."""
+    if len(rows[0].seeds) < 2:
+        return "one seed: not tried"
     names = [f"`{row.method}`" for row in rows[1:] if share_letter(rows[0].ties, row.ties)]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (", ".join(names[:NAMED]) or "none") + more
@@ -224,8 +230,9 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
 
 
 def ranked(table: Table, metric: str) -> str:
-    """The three best rows by a headline of newcomers."""
-    known = [(value, row.name) for row in table.main if (value := row.mean_of(metric)) is not None]
+    """The three best rows by a headline of newcomers; references aside."""
+    rows = [row for row in table.main if not row.reference]
+    known = [(value, row.name) for row in rows if (value := row.mean_of(metric)) is not None]
     best = sorted(known, key=lambda pair: (-table.task.score(pair[0]), pair[1]))[:3]
     return ", ".join(f"`{name}` {value:.3f}" for value, name in best) or "-"
 

@@ -28,6 +28,8 @@ from flbench.tasks import Task
 
 OF_SCALES = frozenset(("feature sums", "feature scale", "target sums", "target scale"))
 """Parts of the traffic by which samples are scaled: who trains alone takes part in that as well."""
+ATTACKERS = "attackers"
+"""The parameter of a method that is an attack (`flbench.attacks.attackers`)."""
 
 
 def cores_of(results: Iterable[Result]) -> list[str]:
@@ -63,6 +65,8 @@ class ResultGroup:
             return "uses what its paper leaks from the test data"
         if any(plugin.pools_data for plugin in self.plugins):
             return "has all data in one place"
+        if len(self.plugins) == 1 and ATTACKERS in self.results[0].method.params:
+            return "an attack: some of its clients harm the others"
         exchanged = any(
             count
             for one in self.results

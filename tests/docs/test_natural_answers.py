@@ -64,11 +64,11 @@ def cells(lines: list[str]) -> list[list[str]]:
 
 
 def test_a_difference_by_hand(tmp_path: Path) -> None:
-    """Clients differ by 10, 10, 20, 20 points in both seeds: 15, deviation 5.16 of 6 degrees."""
+    """The same four clients differ by 10, 10, 20, 20 points in both seeds: each counts once."""
     rows = [*natural("fedavg", [50, 60, 70, 80]), *natural("ditto", [60, 70, 90, 100])]
     table = table_of(tmp_path, *rows)
     found = gain(*(defaults(table)[name] for name in ("ditto", "fedavg")))
-    half = 2.4469 * sqrt(4 * 0.05**2 * 2 / 6 / 8)  # t of 6 degrees
+    half = 3.1824 * sqrt(4 * 0.05**2 / 3 / 4)  # t of 3 degrees
     assert found is not None and found.of_clients
     assert (found.mean, found.low, found.high) == pytest.approx(
         (0.15, 0.15 - half, 0.15 + half), abs=1e-4
@@ -127,7 +127,7 @@ def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
     """ifca is better and finds less; fedgroup finds all groups, and one model for all is better."""
     rows = [
         *reference_rows(),
-        *natural("ifca", [70, 70, 80, 80], ari=0.25),
+        *natural("ifca", [62, 71, 79, 88], ari=0.25),
         *natural("fedgroup", [45, 55, 65, 75], ari=1.0),
         *natural("oracle", [60, 70, 80, 90], plugin={"uses_true_groups": True}, ari=1.0),
     ]
@@ -178,7 +178,7 @@ def test_orders_on_drawn_clients_beside_those_on_natural_ones(
     assert all_digits == one == found.text
     assert others == "-", "there is no other natural table"
     text = "\n".join(answers([digits, plots]))
-    assert found.text in text and f"of {found.methods} methods" in text
+    assert f"is not defined): {found.text}." in " ".join(text.split())
 
 
 def test_two_orders_of_few_methods_are_not_compared(tmp_path: Path) -> None:
@@ -226,9 +226,10 @@ def test_which_methods_fall_apart(tmp_path: Path) -> None:
     assert NOT_RUN in many_clients([table]), "it has four clients"
     table.settings["clients"] = 1000
     (found,) = cells(many_clients([table]))
-    assert found[1:3] == ["0.650", "0.600"]
-    assert "`apfl` 0.300" in found[4] and "ditto" not in found[4]
-    assert found[5] == "`scaffold`"
+    assert found[0] == "4, 112", "of 100 tested samples each, ten to train on and two to validate"
+    assert found[2:4] == ["0.650", "0.600"]
+    assert "`apfl` 0.300" in found[5] and "ditto" not in found[5]
+    assert found[6] == "`scaffold`"
 
 
 def test_writers_of_digits_are_drawn(tmp_path: Path) -> None:

@@ -177,6 +177,16 @@ def test_a_composition_with_a_reference_plugin_is_a_reference() -> None:
     ]  # fmt: skip
 
 
+def test_an_attack_alone_is_a_reference_and_a_defence_against_it_is_none() -> None:
+    attack = made(0.9, method="flip", params={"attackers": [], "share": 0.2})
+    plugins = [*made(method="krum").method.plugins, *attack.method.plugins]
+    both = attack.method.model_copy(update={"name": "krum+flip", "plugins": plugins})
+    (rows,) = rows_of([attack, attack.model_copy(update={"method": both}), made()]).values()
+    assert {row.name: row.reference for row in rows} == {
+        "fedavg": "", "flip": "an attack: some of its clients harm the others", "krum+flip": "",
+    }  # fmt: skip
+
+
 def test_rows_of_different_suites_never_share_a_table(tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -12,13 +12,14 @@ from mentions import mentioning
 from toy import python
 
 from flbench.core.parameters import parse
+from flbench.core.seeding import late_ones_last
 from flbench.federation.feature_scale import SCALE, SUMS
 from flbench.federation.target_scale import SCALE as TARGET_SCALE
 from flbench.federation.target_scale import SUMS as TARGET_SUMS
 from flbench.leaderboard.across import contenders
-from flbench.leaderboard.grouping import distances, grouped
+from flbench.leaderboard.grouping import ResultGroup, distances, grouped
 from flbench.leaderboard.suite_info import command, departures, suite_of
-from flbench.leaderboard.table import Table, cohort_epochs, tables
+from flbench.leaderboard.table import Table, cohort_epochs, same_clients, tables
 from flbench.results.schema import Result, SourceChange, Tuning
 from flbench.suite import load_suite
 
@@ -318,3 +319,23 @@ def test_tables_pages_and_figures_import_no_torch() -> None:
     count, _, found = said.partition(" ")
     assert int(count) >= 5
     assert found.strip() == "[]"
+
+
+def test_who_is_the_same_client_in_every_seed() -> None:
+    """Of ten clients three join late, whom each seed draws; of the others one is not judged."""
+    suite = {"partition": {"name": "natural"}, "clients": 10, "unseen": 0.3}
+    rows = [
+        ResultGroup("m", (made(seed=seed, suite=suite, test=[9, 9, 0, 9, 9, 9, 9]),))
+        for seed in range(4)
+    ]
+    found = same_clients(rows)
+    assert found is not None
+    for seed, ids in found.items():
+        order = late_ones_last(10, 3, seed)
+        assert order[:7] == sorted(order[:7]) and len({*order}) == 10
+        assert ids.tolist() == [*order[:2], *order[3:7]]
+    assert len({tuple(ids) for ids in found.values()}) > 1
+    named = made(suite={**suite, "unseen": ["a", "b", "c"]}, test=[9] * 7)
+    assert same_clients([ResultGroup("m", (named,))])[0].tolist() == [*range(7)]  # type: ignore[index]
+    dealt = made(suite={**suite, "partition": {"name": "dirichlet"}})
+    assert same_clients([ResultGroup("m", (dealt,))]) is None

@@ -4,10 +4,10 @@ A client is a plot. Plots have one of five treatments (control, or fences that k
 rodents), which are the true groups: what is caught there differs. Features are month, year, sex and
 weight; sex and weight have gaps, which are categories of their own, and a missing weight is the
 mean. `rodents-unweighed` lacks the weight, which says most of the species: there it matters more
-where an animal was caught. Left out: animals that are no rodents, species with fewer than 300 animals, genus and taxon
-(the label again) and the length of the hind foot, which gives the species away. Test samples are
-drawn at random, by the suite: to predict later years from earlier ones is another task, in which
-the species themselves have changed.
+where an animal was caught. Left out: animals that are no rodents, species with fewer than 300
+animals, genus and taxon (the label again) and the length of the hind foot, which gives the species
+away. Test samples are drawn at random, by the suite: to predict later years from earlier ones is
+another task, in which the species themselves have changed.
 """
 
 from __future__ import annotations
