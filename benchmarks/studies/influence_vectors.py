@@ -8,7 +8,7 @@ from what the method scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Annotated
@@ -29,8 +29,12 @@ from flbench.suite import load_suite
 from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import StudyTable
 
-SUITES = ("feature-shift", "office-10-surf")
-"""In the place of Digit-5 and of the images of Office-10."""
+SUITES = ("feature-shift", "office-10-surf", "digit-5")
+"""In the place of Digit-5 and of the images of Office-10; and three domains of Digit-5."""
+OF_SUITES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "digit-5": ("digit-5[mnist,usps,mnist-m]", {"clients": 3, "eval_every": 20, "model.size": 32})
+}
+"""Data set and settings of a suite that are not its own: the domains that are at hand, smaller."""
 ROUNDS = {20: (1, 2, 10, 20), 40: (1, 4, 10, 40)}
 """Rounds of a run -> those that the paper's figure shows."""
 
@@ -56,8 +60,9 @@ def run(
     rows: StudyTable = []
     for suite, seed in product(suites, request.seeds):
         method, found = compose("fedc2i", {"gamma": gamma}), Recorded(gamma)
+        dataset, settings = OF_SUITES.get(suite, (None, {}))
         job = RunSpec(
-            suite=load_suite(suite, request.dataset),
+            suite=load_suite(suite, request.dataset or dataset, settings),
             method=replace(method, layers=(*method.layers, ("recorded", found))),
             seed=seed,
             data_root=request.root,

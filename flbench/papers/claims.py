@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flbench.errors import BadParameter
 from flbench.metrics import CONVERGED
-from flbench.papers.paper import Lead, Paper
+from flbench.papers.paper import Claim, Lead, Paper
 from flbench.papers.reproduction import (
     ROUNDING,
     TO_FINAL,
@@ -83,12 +83,15 @@ class FoundLead:
         return said + (f"; without {', '.join(self.missing)}" if self.missing else "")
 
 
-def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundLead]:
+def leads_found(
+    lead: Lead, found: PaperResults, column: str, domains: Sequence[str] = ()
+) -> Iterator[FoundLead]:
     """The lead in every suite and data set that has results of the method and of another.
 
     Args:
         found: the results of the lead's table or study.
-        column: what is compared, a name in a result's summary.
+        column: what is compared, a name in a result's summary, or the accuracy of a domain.
+        domains: of the data set (`PaperTable.domains`).
     """
     for place, rows in found.items():
         if not _about(lead.suites, place[0]) or not _about(lead.datasets, place[1]):
@@ -101,7 +104,7 @@ def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundL
             _rounds_to_common(lead, runs)
             if lead.common
             else {
-                method: {seed: _number(one, column) for seed, one in found.items()}
+                method: {seed: _number(one, column, domains) for seed, one in found.items()}
                 for method, found in runs.items()
             }
         )
@@ -117,11 +120,11 @@ def leads_found(lead: Lead, found: PaperResults, column: str) -> Iterator[FoundL
             yield _found(lead, place, kept, missing)
 
 
-def _number(one: Result, column: str) -> float | None:
+def _number(one: Result, column: str, domains: Sequence[str]) -> float | None:
     """A number of a result; None if it has none, or a run of more rounds may have another."""
     if column.endswith(TO_FINAL) and not is_settled(one):
         return None
-    return number_of(one, column)
+    return number_of(one, column, domains)
 
 
 def _rounds_to_common(
@@ -202,6 +205,20 @@ def cells(one: FoundLead, column: str) -> tuple[str, ...]:
         f"{one.ahead} of {one.seeds}",
         one.verdict,
     )
+
+
+def verdicts_of(card: Paper, claim: Claim, stored: StoredResults) -> list[FoundLead]:
+    """What our results say of all leads of a claim."""
+    return [one for lead in claim.leads for one in found_leads(card, claim, lead, stored)]
+
+
+def found_leads(card: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list[FoundLead]:
+    """What our results say of one lead of a claim, by suite and data set."""
+    column = compared(card, lead)
+    if not lead.table:
+        return [*leads_found(lead, stored.study(claim.study), column)]
+    domains = card.table(lead.table).domains
+    return [*leads_found(lead, stored.table(lead.table, lead.scale), column, domains)]
 
 
 class StoredResults(NamedTuple):

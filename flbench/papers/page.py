@@ -13,7 +13,7 @@ from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
 from flbench.papers.claims import COLUMNS as LEAD_COLUMNS
-from flbench.papers.claims import StoredResults, compared, leads_found
+from flbench.papers.claims import StoredResults, compared, found_leads, verdicts_of
 from flbench.papers.claims import cells as lead_cells
 from flbench.papers.drawings import FOLDER, file_of, has_data, study_rows
 from flbench.papers.paper import SCALES, Claim, Lead, Paper, PaperTable
@@ -92,9 +92,10 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     known: dict[tuple[str, ...], str] = {}
     for name, table in paper.tables.items():
         lines += _table(paper, name, table, found[name], known)
+    stored = StoredResults.of(paper, request, progress)
     if paper.claims:
         lines += ["", "## Figures and claims", "", "In words: [findings](../findings.md)."]
-    stored = StoredResults.of(paper, request, progress)
+        lines += _claims_overview(paper, stored)
     for claim in paper.claims:
         lines += _claim(paper, claim, stored)
     if paper.anomalies:
@@ -116,12 +117,11 @@ def _wrapped(line: str) -> str:
 def _overview(
     paper: Paper, found: Mapping[str, Mapping[str, Sequence[ReproducedValue]]]
 ) -> list[str]:
-    """A line for each table and scale that was run: the rule, and how many numbers agree."""
+    """A line for each table and scale: the rule, and how many numbers agree."""
     rows = [
         [f"[{table.caption}](#{anchor(table.caption)})", scale, table.judged, *_counts(numbers)]
         for name, table in paper.tables.items()
         for scale, numbers in found[name].items()
-        if _ran(numbers)
     ]
     headings = [("table", True), ("scale", True), ("judged", True), *_count_headings()]
     return ["", *markdown_table(headings, rows)] if rows else []
@@ -256,6 +256,31 @@ def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -
     return lines
 
 
+def _claims_overview(paper: Paper, stored: StoredResults) -> list[str]:
+    """A line for each figure and claim: what shows it, and how many of its leads hold."""
+    rows = []
+    for claim in paper.claims:
+        drawn = sum(has_data(claim, one, stored) for one in claim.drawn)
+        shown = [f"study {claim.study}"] if claim.study else []
+        tables = (f"table {one.table} ({one.scale})" for one in claim.leads if one.table)
+        shown += dict.fromkeys(tables)
+        shown += [f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites]
+        words = [one.verdict.partition(";")[0] for one in verdicts_of(paper, claim, stored)]
+        counts = [f"{said}: {words.count(said)}" for said in sorted({*words})]
+        says = "; ".join(counts) or ("not run" if claim.leads else "no lead is claimed")
+        rows.append(
+            [
+                claim.where,
+                ", ".join(shown),
+                f"{drawn} of {len(claim.drawn)}" if claim.drawn else "-",
+                says,
+            ]
+        )
+    headings = [("figure or claim", True), ("shown by", True), ("figures", False),
+                ("leads", True)]  # fmt: skip
+    return ["", *markdown_table(headings, rows)]
+
+
 def _claim(paper: Paper, claim: Claim, stored: StoredResults) -> list[str]:
     """A claim: its verdicts, the table of its study, its figures, links to its suites."""
     where = claim.where + (f" ({claim.source})" if claim.source != "paper" else "")
@@ -297,15 +322,12 @@ def _study(claim: Claim, out: Path) -> list[str]:
 def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list[str]:
     """The verdicts on one method that is ahead of others."""
     column = compared(paper, lead)
-    if lead.table:
-        found = stored.table(lead.table, lead.scale)
-        where = f"table {lead.table}, scale {lead.scale}"
-    else:
-        found, where = stored.study(claim.study), f"study {claim.study}"
+    where = f"table {lead.table}, scale {lead.scale}" if lead.table else f"study {claim.study}"
     what = column if lead.common else f"`{column}`"
     smaller = ", the smaller is ahead" if lead.smaller or lead.common else ""
     words = f"{lead.method} against {', '.join(lead.over)}; {what}{smaller}; {where}"
-    rows = [[*map(escaped, lead_cells(one, column))] for one in leads_found(lead, found, column)]
+    found = found_leads(paper, claim, lead, stored)
+    rows = [[*map(escaped, lead_cells(one, column))] for one in found]
     if not rows:
         return ["", f"{words}: not run."]
     headings = [(name, name not in ("ahead by", "published")) for name in LEAD_COLUMNS]
