@@ -409,4 +409,7 @@ def answers(tables: Sequence[Table]) -> list[str]:
     drawn = [one for one in tables if not is_natural(one) and not one.joins_late]
     first, second, third, *rest = (part(found) for part in ANSWERS)
     parts = [first, second, third, predicted(found, drawn), *rest]
-    return [*HEAD.split("\n"), *(line for part in parts for line in part)][:-1]
+    seconds = [one.seconds["total"] for table in found for row in table.rows for one in row.results]
+    spent = f"The {len(seconds):,} runs of these tables took {sum(seconds) / 3600:.0f} hours."
+    lines = [*HEAD.split("\n"), *([spent, ""] if seconds else [])]
+    return [*lines, *(line for part in parts for line in part)][:-1]
