@@ -242,21 +242,31 @@ def test_show_suite_prints_them_for_the_shown_data_set_after_the_settings(
     at = lines.index("printed in the paper, cifar10, own models judged:")
     assert lines[at - 1].startswith("  headline = ")
     assert lines[at + 1 : at + 12] == [
-        "  local-only  accuracy_mean 0.7922, accuracy_std 0.0167, unseen_accuracy_tuned 0.823",
-        "  fedavg      accuracy_mean 0.498, accuracy_std 0.033, unseen_accuracy_tuned 0.3101",
-        "  fedprox     accuracy_mean 0.507, accuracy_std 0.017, unseen_accuracy_tuned 0.2756",
-        "  fednova     accuracy_mean 0.465, accuracy_std 0.035, unseen_accuracy_tuned 0.3148",
-        "  scaffold    accuracy_mean 0.491, accuracy_std 0.017, unseen_accuracy_tuned 0.3722",
+        "  local-only  accuracy_mean 0.7922, accuracy_std 0.0167, unseen_accuracy_tuned 0.823,"
+        " unseen_accuracy_tuned_std 0.01",
+        "  fedavg      accuracy_mean 0.498, accuracy_std 0.033, unseen_accuracy_tuned 0.3101,"
+        " unseen_accuracy_tuned_std 0.0183",
+        "  fedprox     accuracy_mean 0.507, accuracy_std 0.017, unseen_accuracy_tuned 0.2756,"
+        " unseen_accuracy_tuned_std 0.0324",
+        "  fednova     accuracy_mean 0.465, accuracy_std 0.035, unseen_accuracy_tuned 0.3148,"
+        " unseen_accuracy_tuned_std 0.0149",
+        "  scaffold    accuracy_mean 0.491, accuracy_std 0.017, unseen_accuracy_tuned 0.3722,"
+        " unseen_accuracy_tuned_std 0.0134",
         "  lg-fedavg   accuracy_mean 0.8631, accuracy_std 0.0082, rounds_to_target 33,"
-        " unseen_accuracy_tuned 0.7798",
+        " unseen_accuracy_tuned 0.7798,"
+        " unseen_accuracy_tuned_std 0.0161",
         "  per-fedavg  accuracy_mean 0.8546, accuracy_std 0.0056, rounds_to_target 60,"
-        " unseen_accuracy_tuned 0.7379",
+        " unseen_accuracy_tuned 0.7379,"
+        " unseen_accuracy_tuned_std 0.0051",
         "  ifca        accuracy_mean 0.8799, accuracy_std 0.0015, rounds_to_target 25,"
-        " unseen_accuracy_tuned 0.8498",
+        " unseen_accuracy_tuned 0.8498,"
+        " unseen_accuracy_tuned_std 0.0041",
         "  cfl         accuracy_mean 0.5111, accuracy_std 0.0101",
-        "  flis-dc     accuracy_mean 0.8947, accuracy_std 0.0092, unseen_accuracy_tuned 0.8445",
+        "  flis-dc     accuracy_mean 0.8947, accuracy_std 0.0092, unseen_accuracy_tuned 0.8445,"
+        " unseen_accuracy_tuned_std 0.0176",
         "  flis-hc     accuracy_mean 0.8935, accuracy_std 0.0046, rounds_to_target 24,"
-        " unseen_accuracy_tuned 0.8534",
+        " unseen_accuracy_tuned 0.8534,"
+        " unseen_accuracy_tuned_std 0.0011",
     ]
     assert lines[at + 12].startswith("how its data are divided cannot be shown")
 

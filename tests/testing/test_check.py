@@ -20,6 +20,7 @@ OTHER: dict[str, Any] = {
     "dataset": "small-images", "offline_dataset": "digits", "partition": {"name": "iid"},
     "model": {"name": "logistic-regression"}, "further_models": [{"name": "logistic-regression"}],
     "common_head": True, "participation": 1.0, "local": {"epochs": 3}, "test_fraction": 0.5,
+    "split": "random",
     "validation_fraction": 0.3, "server_samples": 0, "test_set": "labels", "test_samples": 7,
     "test_sizes": (), "buffers": "local", "eval_every": 2, "unseen_epochs": 1, "target": 0.5,
     "ft_epochs": 1, "own_models": True, "printed_judged": "own", "headline": "validation",
