@@ -22,6 +22,8 @@ from flbench.leaderboard.table import Table, TableRow, client_headlines, same_cl
 from flbench.metrics import Floats
 from flbench.papers.rank_agreement import kendall_tau
 from flbench.plugin.method_info import method_infos
+from flbench.plugin.registry import entries
+from flbench.suite import load_suite
 
 FEW = 3
 """Seeds from which intervals are over seeds, too; with fewer they are over clients within seeds."""
@@ -149,9 +151,11 @@ def methods_of_kind(kind: str) -> frozenset[str]:
 
 
 def named(table: Table) -> str:
-    """A link to a table."""
+    """A link to a table; of another data set than the suite's own, with its name."""
     place = f"../leaderboard/{page_of(table.suite)}#{anchor(table.shown)}"
-    return f"[`{table.suite}`]({place})"
+    known = table.suite in entries("suites")
+    other = known and load_suite(table.suite).dataset != table.dataset
+    return f"[`{table.suite}`{f' on `{table.dataset}`' * other}]({place})"
 
 
 def value(row: TableRow | None) -> str:
@@ -355,7 +359,7 @@ def common_seeds(one: TableRow, other: TableRow) -> tuple[float, float] | None:
 def many_clients(found: Sequence[Table]) -> list[str]:
     """Which methods fall apart with a thousand clients of few samples?"""
     title = "Which methods fall apart with a thousand clients of few samples?"
-    large = [one for one in found if one.settings["clients"] >= MANY_CLIENTS]
+    large = [one for one in found if one.settings["clients"] >= MANY_CLIENTS and defaults(one)]
     lines = []
     for table in large:
         rows = defaults(table)
