@@ -281,21 +281,22 @@ def predicted(found: Sequence[Table], drawn: Sequence[Table]) -> list[str]:
     title = "Do ranks on digits, or on drawn clients, predict those on natural clients?"
     if not usable or not full:
         return answer(title, "", [])
-    lines = []
+    lines, whole = [], [one for one in usable if len(defaults(one)) >= FULL] or usable
+    whole = [one for one in whole if one.task.name == "classes"]
     for table in usable:
-        rest = [one for one in usable if one is not table]
+        rest = [one for one in whole if one is not table]
         cells = [_predicted(table, [one]) for one in full]
         lines.append([named(table), _predicted(table, digits), _predicted(table, rest), *cells])
     headings = [("federation", True), ("all of digits", True), ("the other natural ones", True)]
     headings += [(f"`{one.suite}` on `{one.dataset}`", True) for one in full]
-    mean = overall([one for one in usable if one.task.name == "classes"], digits)
+    mean = overall(whole, digits)
     text = "Spearman's correlation of the order of the methods that both have, with its 95 %"
     text += " interval (Bonett, Wright 2000), which takes methods to be independent, and their"
     text += " number. Where there are several tables, it is with the mean rank; full tables have"
     text += f" {FULL} ranked methods or more."
     if mean is not None:
-        text += " Mean ranks over digits and over all natural tables of classes (for many methods a"
-        text += f" number to predict is not defined): {mean.text}."
+        text += " Mean ranks over digits and over all full natural tables of classes (for many methods"
+        text += f" a number to predict is not defined): {mean.text}."
     return answer(title, text, grid(headings, lines))
 
 
