@@ -295,7 +295,9 @@ def predicted(found: Sequence[Table], drawn: Sequence[Table]) -> list[str]:
     text += " number. Where there are several tables, it is with the mean rank; full tables have"
     text += f" {FULL} ranked methods or more."
     if mean is not None:
-        text += " Mean ranks over digits and over all full natural tables of classes (for many methods"
+        text += (
+            " Mean ranks over digits and over all full natural tables of classes (for many methods"
+        )
         text += f" a number to predict is not defined): {mean.text}."
     return answer(title, text, grid(headings, lines))
 
