@@ -61,8 +61,8 @@ extra pins the versions, and each file is compared with its sha256 before it is 
 
 Without the packages, `--offline-data` runs a suite on a data set that needs no files.
 
-Where the data have no test part, a client's test samples are drawn by seed; of small clients by
-chance (`split = "random"`): of stratified ones its training samples give the label shares away
+Where the data have no test part, a client's test samples are drawn by seed, and by chance
+(`split = "random"`): of stratified ones its training samples give the label shares away
 ([finding](findings.md#test-samples-in-a-clients-own-label-shares-flatter-what-one-client-knows)).
 """
 ROWS = """\
