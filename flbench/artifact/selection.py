@@ -188,7 +188,7 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
     refuse_unknown(asked.request.settings, tables.values())
     claims = list[TableClaim]()
     for mark, table in tables.items():
-        column = table.measured(table.judged)
+        columns = tuple(table.measured(table.judged).split(" - "))
         plans = planned(table, scale, asked.request, asked.seeds, progress)
         for plan, found in zip(plans, findings(table, plans), strict=True):
             one = plan.printed
@@ -196,7 +196,7 @@ def _of_paper(asked: AskedArtifact, progress: SweepProgress) -> ClaimedWork:
             runs = tuple(_run(cell, file_of_any_version(cell.spec)) for cell in plan.cells)
             claims.append(
                 TableClaim(
-                    table.caption, _named(one.suite), one.dataset, one.method, (column,), runs,
+                    table.caption, _named(one.suite), one.dataset, one.method, columns, runs,
                     f"{one.value:g}{std}", in_words(found.verdict, scale), found.why,
                     f"table-{mark}" if len(tables) > 1 else "",
                 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from flbench.errors import BadParameter, UnknownName
-from flbench.metrics import HEADLINE, JUDGED, Rule
+from flbench.metrics import HEADLINE, JUDGED, Rule, Value
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.schema import first_problem, problem_text
@@ -108,8 +108,9 @@ class PaperTable(BaseModel):
     """A table of a paper: every suite, data set and method with a published number.
 
     Attributes:
-        column: name of the published number in `[printed.*]`.
-        ours: name of our number in a result's summary, if it is not `column`.
+        column: name of the published number in `[printed.*]`, or "one - other": of two numbers,
+            what the second leaves of the first.
+        ours: name of our number in a result's summary, if it is not `column`; or of two likewise.
         domains: names of the data set's domains, in its order, if the paper prints each
             (`accuracy_<domain>`).
         tolerance: largest difference from the published number that counts as reproduced, unless
@@ -292,13 +293,27 @@ def numbers(table: PaperTable) -> Iterator[PublishedValue]:
         published = load_suite(suite, dataset).printed.get(dataset, {})
         for method in table.methods:
             known = published.get(method, {})
-            if table.column in known:
+            value = number_named(table.column, known)
+            if value is not None:
                 task = table.task
                 is_mean = task is not None and table.column == task.named(HEADLINE)
                 deviation = task.named("accuracy_std") if task and is_mean else ""
                 std = known.get(deviation or f"{table.column}_std")
                 doubt = table.doubt(suite, dataset, method)
-                yield PublishedValue(suite, dataset, method, known[table.column], std, doubt)
+                yield PublishedValue(suite, dataset, method, value, std, doubt)
+
+
+def number_named(name: str, numbers: Mapping[str, Value]) -> Value:
+    """A number by its name, or what a second one leaves of it; None = one is not known.
+
+    Example:
+        >>> number_named("seconds - link_seconds", {"seconds": 9, "link_seconds": 2})
+        7
+        >>> number_named("seconds - link_seconds", {"seconds": 9})
+    """
+    first, _, second = name.partition(" - ")
+    one, other = numbers.get(first), numbers.get(second) if second else 0
+    return None if one is None or other is None else one - other
 
 
 def plugin_of(method: str) -> tuple[str, dict[str, str]]:

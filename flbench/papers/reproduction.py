@@ -13,7 +13,14 @@ from packaging.version import Version
 
 from flbench.core.parameters import parse
 from flbench.metrics import JUDGED, Rule
-from flbench.papers.paper import PaperTable, PublishedValue, Scale, numbers, plugin_of
+from flbench.papers.paper import (
+    PaperTable,
+    PublishedValue,
+    Scale,
+    number_named,
+    numbers,
+    plugin_of,
+)
 from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.suite import fingerprint
@@ -276,13 +283,13 @@ def is_settled(result: Result) -> bool:
 
 
 def number_of(result: Result, column: str, domains: Sequence[str] = ()) -> float | None:
-    """A number of a result: a metric, or the accuracy of a domain.
+    """A number of a result: a metric or a difference of two, or the accuracy of a domain.
 
     The accuracy of a domain is the mean over its clients, where groups are the domains in order.
     """
     domain = column.removeprefix("accuracy_")
     if domain == column or domain not in domains:
-        return result.metrics().get(column)
+        return number_named(column, result.metrics())
     clients, of = result.clients, domains.index(domain)
     if clients.group is None or clients.correct is None:
         return None
