@@ -52,17 +52,19 @@ class TableErrors:
         found = np.full((count, self.by_seed.shape[1]), np.nan)
         if not self.unit:
             return found
-        found[:] = 0
         if self.who:  # a client is drawn with all its seeds
             ids = np.unique(np.concatenate(self.who))
             of_all = _times(draw, len(ids), count)
+        total, there = np.zeros(found.shape), np.zeros((count, 1))
         for at, clients in enumerate(self.by_client):
             if self.who:
                 times = of_all[:, np.searchsorted(ids, self.who[at])]
             else:
                 times = _times(draw, len(clients), count)
-            with np.errstate(invalid="ignore"):  # of a small seed, nobody may be drawn
-                found += times @ clients / times.sum(axis=1, keepdims=True) / len(self.by_client)
+            number = times.sum(axis=1, keepdims=True)  # 0: nobody of this seed is among the drawn
+            total += times @ clients / np.maximum(number, 1)
+            there += number > 0
+        found = total / there
         return found
 
 
