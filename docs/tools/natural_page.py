@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from scipy.stats import t
@@ -126,7 +126,7 @@ def facts_of(name: str, data: Dataset) -> dict[str, Any]:
     sizes = sorted(size for size in data.domains.bincount().tolist() if size >= least)
     return {
         "clients": len(sizes),
-        "samples": [sizes[0], sizes[len(sizes) // 2], sizes[-1]],
+        "samples": [sizes[0], int(median(sizes)), sizes[-1]],
         "labels": data.classes,
         "features": list(data.features),
         "groups": list(data.group_names),
@@ -189,11 +189,11 @@ def page() -> str:
     for name in natural_suites():
         one, table = facts[name], table_of(name)
         late = int(table.get("unseen", 0) * table["clients"] + 1e-9)
-        least, median, most = (f"{size:,}" for size in one["samples"])
+        least, middle, most = (f"{size:,}" for size in one["samples"])
         cells = (
             f"[`{name}`](#{name})",
             f"{table['clients']:,}",
-            f"{least}, {median}, {most}",
+            f"{least}, {middle}, {most}",
             str(one["labels"]),
             str(len(one["groups"]) or "-"),
             "a fixed part" if one["tested"] else "drawn by seed",

@@ -169,3 +169,15 @@ def with_enough(client: Cells, least: int) -> Cells:
     _, places, counts = np.unique(client, return_inverse=True, return_counts=True)
     enough: Cells = counts[places] >= least
     return enough
+
+
+def shares(mask: Cells, group: Cells) -> Cells:
+    """The share of a row's group of which the mask is true, shape (m,).
+
+    Example:
+        >>> shares(np.array([True, False, True]), np.array(["a", "a", "b"])).tolist()
+        [0.5, 0.5, 1.0]
+    """
+    _, places, counts = np.unique(group, return_inverse=True, return_counts=True)
+    found: Cells = (np.bincount(places, mask) / counts)[places]
+    return found

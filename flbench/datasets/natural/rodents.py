@@ -6,8 +6,11 @@ weight; sex and weight have gaps, which are categories of their own, and a missi
 mean. `rodents-unweighed` lacks the weight, which says most of the species: there it matters more
 where an animal was caught. Left out: animals that are no rodents, species with fewer than 300
 animals, genus and taxon (the label again) and the length of the hind foot, which gives the species
-away. Test samples are drawn at random, by the suite: to predict later years from earlier ones is
-another task, in which the species themselves have changed.
+away, as the gaps do of a squirrel whose sex was never noted: species with a known sex of fewer than
+half of their animals are left out. Test samples are drawn at random, by the suite: to predict later
+years from earlier ones is another task, in which the species themselves have changed. Animals are
+let go and caught again, which the table does not say: every eighth row equals another one of its
+plot, and some of these pairs are parted by the split.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.datasets.natural.building import TidyTable, built, chosen, whole, with_enough
+from flbench.datasets.natural.building import TidyTable, built, chosen, shares, whole, with_enough
 from flbench.datasets.natural.packaged import (
     INSTALL,
     PackagedColumns,
@@ -33,6 +36,8 @@ FILE = pickled(
 COLUMNS = ("month", "year", "plot_id", "species_id", "sex", "weight", "taxa", "plot_type")
 LEAST = 300
 """Animals of a species."""
+SEXED = 0.5
+"""Share of the animals of a species whose sex is known: without it, the gap says the species."""
 TITLES = {"rodents": "Rodents", "rodents-unweighed": "Rodents without their weight"}
 MEDIUM = "tables"
 NATURAL = True
@@ -64,12 +69,14 @@ def rows_of(table: PackagedColumns, least: int = LEAST, weighed: bool = True) ->
         weighed: whether weights are features.
     """
     rodents = np.flatnonzero(table["taxa"] == "Rodent")
-    kept = rodents[with_enough(table["species_id"][rodents], least)]
+    common = rodents[with_enough(table["species_id"][rodents], least)]
+    sexed = np.isin(table["sex"], ("F", "M"))
+    kept = common[shares(sexed[common], table["species_id"][common]) >= SEXED]
     some = chosen(table, kept)
     numbers = {"year": some["year"]}
     categories = {
         "month": whole(some["month"]),
-        "sex": np.where(np.isin(some["sex"], ("F", "M")), some["sex"], ""),
+        "sex": np.where(sexed[kept], some["sex"], ""),
     }
     if weighed:
         numbers["weight"] = some["weight"]
@@ -87,6 +94,7 @@ def rows_of(table: PackagedColumns, least: int = LEAST, weighed: bool = True) ->
         },
         notes=(
             f"animals left out, as they are no rodents: {len(table['taxa']) - len(rodents)}",
-            f"rodents left out, of species with fewer than {least}: {len(rodents) - len(kept)}",
+            f"rodents left out, of species with fewer than {least}: {len(rodents) - len(common)}",
+            f"rodents left out, of species whose sex was hardly noted: {len(common) - len(kept)}",
         ),
     )
