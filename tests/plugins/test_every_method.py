@@ -51,7 +51,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[Address, list[int]]:
 
 OTHER_CLIENTS = {
     **{"fedasync": 0, "fedbuff": 0, "power-of-choice": 4},
-    **{"boosting-alone": 0, "own-majority": 0},
+    **{"boosting-alone": 0, "linear-alone": 0, "own-majority": 0},
 }
 """Methods that choose who trains, or when, or train nobody in rounds;
 and how many trainings of clients fedavg has, too."""

@@ -15,7 +15,7 @@ NEED_CLASSES = {
     *("fedsoft", "flis-dc", "flis-hc", "heterofl", "kld-groups", "knn-per", "label-flip", "pacfl"),
 }
 """What they look at: classes, label counts, or logits of classes."""
-ONE_VALUE = {"boosting", "boosting-alone", "random-intercept"}
+ONE_VALUE = {"boosting", "boosting-alone", "linear-alone", "random-intercept", "random-slopes"}
 """They predict a class or numbers, not several labels."""
 
 

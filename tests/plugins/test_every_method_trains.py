@@ -59,7 +59,10 @@ def test_both_executors_agree_after_a_round(method: str, play_toy: Play) -> None
         assert curves[1][name] == pytest.approx(curves[0][name], abs=1e-5)
 
 
-NO_STEPS = {"boosting", "boosting-alone", "own-majority", "random-intercept"}
+NO_STEPS = {
+    *("boosting", "boosting-alone", "linear-alone", "own-majority", "random-intercept"),
+    "random-slopes",
+}
 """Methods that train no network."""
 FAVOURITE = {"boosting-alone", "own-majority"}
 """Methods that know no more of seven samples: a leaf of trees holds five."""

@@ -10,7 +10,7 @@ import torch
 from toy import Play, Played
 
 from flbench.core.dataset import Dataset
-from flbench_plugins import boosting, random_intercept
+from flbench_plugins import boosting, linear, random_intercept
 from flbench_plugins.boosting import Classifier
 
 
@@ -85,6 +85,44 @@ def test_trees_alone_know_opposites_and_trees_of_all_do_not(play_toy: Play) -> N
     assert nothing_crosses(alone)
     sent = pooled.run.ledger.totals["up"]
     assert sent == {"samples": 4 * int(pooled.run.context.samples.sum()) * (3 + 1), "model": 0}
+
+
+def test_lines_alone_and_slopes_of_each_know_opposites(play_toy: Play) -> None:
+    alone = played(play_toy, "linear-alone", opposite())
+    slopes = played(play_toy, "random-slopes", opposite())
+    assert accuracy(alone) > 0.85
+    assert accuracy(slopes) > 0.85
+    assert nothing_crosses(alone)
+    sent = slopes.run.ledger.totals["up"]
+    assert sent == {"samples": 4 * int(slopes.run.context.samples.sum()) * (3 + 1), "model": 0}
+
+
+@pytest.mark.parametrize("labels", [[1, 1, 1], [0, 2, 2], [0, 1, 2]])
+def test_lines_know_the_labels_that_a_client_has(labels: list[int]) -> None:
+    x = np.array([[0.0, 1], [3, 0], [0, -3]])
+    y = np.array(labels, dtype=np.int64)
+    found = linear.fitted(x.tobytes(), y.tobytes(), (3, 2, 3), True, 100.0)
+    outputs = x @ found[:, :2].T + found[:, 2]
+    assert outputs.argmax(axis=1).tolist() == labels
+    absent = [label for label in range(3) if label not in labels]
+    assert (outputs[:, absent] < outputs.max(axis=1, keepdims=True) - 1).all()
+
+
+def test_slopes_of_clients_are_pulled_to_those_of_all() -> None:
+    """y = u_i x, u = 1 and 3: with a weak penalty both are met, with a strong one they meet."""
+    x = np.array([[-1.0], [1], [-1], [1]])
+    y = np.array([-1.0, 1, -3, 3])
+    owners = np.array([0, 0, 1, 1])
+
+    def slopes(inverse_penalty: float) -> list[float]:
+        parts = (one.tobytes() for one in (x, y, owners))
+        found = linear.pooled(*parts, (4, 1, 1), False, inverse_penalty)
+        assert found.shape == (3, 1, 2)
+        return found[:, 0, 0].tolist()
+
+    assert slopes(1e6) == pytest.approx([1, 3, 4 / 3], abs=1e-3), "two thirds of 2 are common"
+    near = slopes(0.05)
+    assert near[1] - near[0] < 0.5 < near[1]
 
 
 @pytest.mark.slow
@@ -170,6 +208,8 @@ def test_numbers_are_predicted_as_well(play_toy: Play) -> None:
     assert error("own-majority") == pytest.approx(unit, rel=0.2)
     assert error("random-intercept") == pytest.approx(0.1 * unit, rel=0.3)
     assert error("boosting-alone") < 0.6 * unit
+    assert error("linear-alone") == pytest.approx(0.1 * unit, rel=0.3)
+    assert error("random-slopes") == pytest.approx(0.1 * unit, rel=0.3)
     assert error("boosting") > 2.5 * unit, "it does not know who asks"
     told = error("centralised-id", rounds=12, local={"epochs": 1, "batch_size": 8, "lr": 0.25})
     assert told < 0.5 * unit
