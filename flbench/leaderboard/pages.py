@@ -55,10 +55,10 @@ HOW_TO_READ = (
     " letter under *ties* cannot be told apart. Worst decile is the 10th percentile over clients."
     " *Reference* rows were given the true groups, or all data in one place, or train alone,"
     " and are not ranked. *To oracle* is the mean's distance below the oracle's; *gain* its"
-    " distance above the better of training alone and one model for all, which is what a method"
-    " must be worth. Unseen clients joined after the last round. *Status* is `reproduced` where"
-    " the run was played again as a whole from its file alone and agreed, `self-reported` where"
-    " nobody has yet. `docs/leaderboard.md` explains every column, and"
+    " distance above the best baseline (one model for all, or a client alone), which is what a"
+    " method must be worth. Unseen clients joined after the last round. *Status* is `reproduced`"
+    " where the run was played again as a whole from its file alone and agreed, `self-reported`"
+    " where nobody has yet. `docs/leaderboard.md` explains every column, and"
     " `docs/submitting.md` how to submit a row."
 )
 

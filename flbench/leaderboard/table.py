@@ -295,7 +295,7 @@ class TableRow(ResultGroup):
         interval: 95 % interval of the mean, see `flbench.leaderboard.statistics`; NaN for one
             client of one seed.
         to_oracle: how much worse it is than the oracle, over common seeds.
-        gain: how much better it is than the better of training alone and one model for all.
+        gain: how much better it is than the best baseline.
         rank: among the rows of its kind (at defaults, or tuned with the same budget); None = a
             reference, or one seed, from which nothing can be said of others, or no two rows of its
             kind are separated, so that there is no order.

@@ -35,9 +35,14 @@ class Drawing:
 
 
 def shown(table: Table) -> list[TableRow]:
-    """At most 8 rows: oracle, baselines, and the best others but references; the best first."""
+    """At most 8 rows: oracle, baselines, and the best others but references; the best first.
+
+    Of baselines that train alone, or learn nothing, they are the best two.
+    """
     rows = table.main
-    always = [row for row in rows if row.nearest and (row.is_oracle or row.baseline)][:MOST]
+    always = [row for row in rows if row.nearest and (row.is_oracle or row.one_for_all)]
+    apart = [row for row in rows if row.nearest and row.baseline and row not in always]
+    always = [*always, *apart[:2]][:MOST]
     best = [row for row in rows if not row.reference and row not in always]
     kept = [*always, *best[: MOST - len(always)]]
     return [row for row in rows if row in kept]

@@ -63,6 +63,13 @@ def cells(lines: list[str]) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")][1:] for row in rows]
 
 
+def both(lines: list[str]) -> tuple[list[str], list[str]]:
+    """The only rows of the two grids of `alone`."""
+    (at,) = [at for at, line in enumerate(lines) if at and "best alone |" in line]
+    ((one,), (other,)) = cells(lines[:at]), cells(lines[at:])
+    return one, other
+
+
 def test_a_difference_by_hand(tmp_path: Path) -> None:
     """The same four clients differ by 10, 10, 20, 20 points in both seeds: each counts once."""
     rows = [*natural("fedavg", [50, 60, 70, 80]), *natural("ditto", [60, 70, 90, 100])]
@@ -94,22 +101,43 @@ def test_an_interval_over_clients_leaves_seeds_out() -> None:
 def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
     """ditto: 15 points above each client alone; fedavg: 5 on average, not by its interval."""
     rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 80])]
-    (found,) = cells(alone([table_of(tmp_path, *rows)]))
+    found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[0] == "3", "fedavg, ditto and own-majority have a rank"
-    assert found[1:4] == ["0.600", "0.400", "`ditto` 0.750"]
-    assert found[4] == "+0.150 [+0.150, +0.150]°"
-    assert found[5] == "1 of 3"
-    assert found[6].startswith("+0.350 [")
-    assert found[7] == "2 of 2"
-    assert found[8].startswith("+0.200 [")
+    assert found[1:3] == ["0.600", "`ditto` 0.750"]
+    assert found[3] == "+0.150 [+0.150, +0.150]°"
+    assert found[4:] == ["1 of 3", "1", "1"], "better: ditto, after Holm too; worse: own-majority"
+    assert own[0] == "0.400" and own[1].startswith("+0.200 [") and own[2] == "2 of 2"
+    assert own[3:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3"]
+
+
+def test_one_of_many_may_be_better_by_chance(tmp_path: Path) -> None:
+    """ditto gains 15, 15, 15 and 3 points: p is .028, more than a half of .05."""
+    rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 68])]
+    found, _ = both(alone([table_of(tmp_path, *rows)]))
+    assert found[4:] == ["1 of 3", "0", "1"]
+
+
+def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
+    tuning = Tuning(budget=3, tried=3, seeds=[1000], score="s", lr=0.3)
+    rows = [
+        *reference_rows(),
+        *natural("ditto", [70, 70, 80, 80]),
+        *natural("linear-alone", [72, 72, 78, 78], plugin=BASELINE),
+        *natural("local-only", [75, 75, 85, 85], tuning=tuning, config="tuned", plugin=BASELINE),
+    ]
+    found, own = both(alone([table_of(tmp_path, *rows)]))
+    assert found[3] == "+0.150 [+0.150, +0.150]°"
+    assert own[3].startswith("`local-only") and own[3].endswith(" 0.800")
+    assert own[4:] == ["-0.050 [-0.050, -0.050]°", "0 of 4"]
 
 
 def test_what_lacks_is_not_run(tmp_path: Path) -> None:
     table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
-    (found,) = cells(alone([table]))
-    assert found[1:3] == ["not run", "not run"] and found[4] == found[6] == "not run"
+    found, own = both(alone([table]))
+    assert [found[1], *found[3:]] == ["not run"] * 5
+    assert own == ["not run"] * 6
     (found,) = cells(personal([table]))
-    assert found == ["`ditto` 0.750", *["not run"] * 4]
+    assert found == ["`ditto` 0.750", *["not run"] * 6]
     for empty in (alone([]), personal([]), clustered([]), rates([]), many_clients([])):
         assert NOT_RUN in empty
     assert NOT_RUN in predicted([], [])
@@ -120,7 +148,7 @@ def test_whether_personalisation_beats_one_model_that_knows_the_client(tmp_path:
     (found,) = cells(personal([table_of(tmp_path, *rows)]))
     assert found[0] == "`ditto` 0.750"
     assert found[1].startswith("0.600: +0.150 [")
-    assert found[2:] == ["not run"] * 3
+    assert found[2:] == ["not run"] * 5
 
 
 def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
@@ -135,8 +163,9 @@ def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
     assert found[0] == "`ifca` 0.750"
     assert found[1].startswith("+0.100 [") and found[3].startswith("+0.150 [")
     assert found[2] == "1 of 2", "ifca"
-    assert found[4:6] == ["`fedgroup` 1.00", "0.25"]
-    assert found[6] == "+0.100 [+0.100, +0.100]°"
+    assert found[4:7] == ["`fedgroup` 1.00", "0.62", "0.25"]
+    assert found[7] == "+0.100 [+0.100, +0.100]°"
+    assert found[8].startswith("+0.150 [")
 
 
 def test_correlations_by_hand() -> None:

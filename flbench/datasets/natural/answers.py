@@ -1,10 +1,11 @@
-"""Answers: whether a person says to be verbally aggressive in each of 24 situations.
+"""Answers: whether a person says to be verbally aggressive, in each of 24 items.
 
 A client is a person, who answered yes, perhaps or no 24 times, once an item; yes and perhaps are
 `yes` here, as in the published analyses. Features: want to or do it, whether others or oneself is
-to blame, and curse, scold or shout. Left out: the person's score of anger and gender, which are the
-same in all of a client's rows, and the answer itself. No true groups are known. Items have no
-order: test samples are drawn at random, by the suite.
+to blame, and curse, scold or shout; of four situations two and two are alike in these, so every
+item has another one with the same features. Left out: the situation itself, the person's score of
+anger and gender, which are the same in all of a client's rows, and the answer itself. No true
+groups are known. Items have no order: test samples are drawn at random, by the suite.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ semester. Left out: who the student is. No true groups are known. Ratings have n
 samples are drawn at random, by the suite.
 
 What is known of a lecture says next to nothing of its mark, but lecturers differ. So one model for
-all, in whatever way it is learnt (`centralised` and `boosting` too), is about as good as to say
-`other` of every lecture, and what can be gained is what a client knows of itself: the reference
-row to look at is `own-majority`.
+all, federated or of all data in one place, is about as good as to say `other` of every lecture, and
+what can be gained is what a client knows of itself: the reference row to look at is `own-majority`.
 """
 
 from __future__ import annotations

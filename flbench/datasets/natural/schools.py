@@ -7,7 +7,9 @@ a fixed seed, and thirds and test part are the same for every seed of a run. `sc
 for the score, in deviations from the mean of its grade in the training part. Features: type of
 class, free lunch, sex, grade, the teacher's years, degree and level. Left out: the score in
 reading, which gives the label away, ethnic groups of child and teacher, and date of birth. The
-true groups are the kinds of place where a school is: inner city, suburb, urban, rural.
+true groups are the kinds of place where a school is: inner city, suburb, urban, rural. What the
+table says of the teacher nearly names the class, so a tested child's classmates are trained on:
+what is learnt of a class counts as what is learnt of a school.
 """
 
 from __future__ import annotations

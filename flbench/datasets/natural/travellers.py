@@ -2,7 +2,7 @@
 
 A client is a traveller with ten answers or more. The features are the differences of the two
 journeys: price, time, changes, comfort. Given the two journeys apart, a model of few samples has
-to learn first that only their differences matter. No true groups are known; two kinds of travellers
+to learn first that only their differences matter. No true groups are known; travellers
 differ in how they weigh the price. Of a traveller's questions with the same differences the first
 answer is kept, or one could be trained on and the other tested. Answers have no order that matters:
 test samples are drawn at random, by the suite.
