@@ -7,6 +7,7 @@ computed over the tables that hold all of them (`flbench.leaderboard.statistics.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
@@ -104,8 +105,15 @@ class Track:
 
 
 def contenders(table: Table) -> dict[str, TableRow]:
-    """The rows of a table that count across suites, by method: at defaults, and no reference."""
-    return {row.method: row for row in table.compared if row.default}
+    """The rows of a table that count across suites, by method: at defaults, and no reference.
+
+    Rows are compared over the seeds that all of them have. One that lacks a seed which half of them
+    or more have is left out: the others' means would be those of fewer seeds than they show.
+    """
+    rows = [row for row in table.compared if row.default]
+    counts = Counter(seed for row in rows for seed in row.seeds)
+    usual = {seed for seed, count in counts.items() if 2 * count >= len(rows)}
+    return {row.method: row for row in rows if usual <= {*row.seeds}}
 
 
 def tracks(found: Sequence[Table]) -> list[Track]:

@@ -156,6 +156,12 @@ def test_the_nearest_row_is_not_at_defaults_if_it_departs_from_them(tmp_path: Pa
     assert [*contenders(table)] == ["fedavg"]
 
 
+def test_a_method_that_lacks_a_seed_of_most_does_not_take_it_from_all(tmp_path: Path) -> None:
+    seeds = {"fedavg": 2, "ditto": 2, "apfl": 1, "ifca": 3}
+    rows = [made(0.5, method=name, seed=at) for name, many in seeds.items() for at in range(many)]
+    assert sorted(contenders(only(tmp_path, *rows))) == ["ditto", "fedavg", "ifca"]
+
+
 def test_work_is_not_measured_by_an_outdated_row(tmp_path: Path) -> None:
     def timed(seconds: float, method: str, version: str = "2") -> Result:
         one = made(
