@@ -195,7 +195,8 @@ def counted(rows: Sequence[TableRow], other: TableRow | None) -> tuple[str, str,
     if other is None:
         return ("not run",) * 3
     found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
-    sure = holm(np.array([one.p for one in found])) & np.array([one.mean > 0 for one in found])
+    sure = holm(np.array([one.p for one in found], dtype=float))
+    sure &= np.array([one.mean > 0 for one in found], dtype=bool)
     return (
         f"{sum(one.low > 0 for one in found)} of {len(found)}",
         str(int(sure.sum())),

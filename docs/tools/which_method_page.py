@@ -215,7 +215,7 @@ def by_newcomers(found: Sequence[Table]) -> list[str]:
             f"`{table.suite}` on `{table.dataset}`",
             ranked(table, newcomers),
             *("-" if value is None else f"{value:.3f}" for value in known),
-            str(table.settings["unseen_epochs"]),
+            str(table.settings.get("unseen_epochs", 0)),
             ranked(table, f"{newcomers}_tuned"),
         ]
         lines.append(cells)

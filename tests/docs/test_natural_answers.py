@@ -117,6 +117,13 @@ def test_one_of_many_may_be_better_by_chance(tmp_path: Path) -> None:
     assert found[4:] == ["1 of 3", "0", "1"]
 
 
+def test_beside_nobody_nothing_is_counted(tmp_path: Path) -> None:
+    rows = natural("local-only", [55, 55, 65, 65], plugin=BASELINE)
+    found, own = both(alone([table_of(tmp_path, *rows)]))
+    assert found[4:] == ["0 of 0", "0", "0"]
+    assert own[3:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0"]
+
+
 def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
     tuning = Tuning(budget=3, tried=3, seeds=[1000], score="s", lr=0.3)
     rows = [
