@@ -94,6 +94,12 @@ class Estimate:
             _p(self.mean, self.of_clients, self.freedom),
         )
 
+    @cached_property
+    def p_shown(self) -> Floats:
+        """Two-sided p that the mean is 0, by the t test of `shown`."""
+        few = self.seeds <= FEW_SEEDS
+        return _p(self.mean, self.of_clients, self.freedom) if few else self.p
+
 
 def estimate(values: Sequence[Floats], who: Sequence[ClientIds] | None = None) -> Estimate:
     """Estimate means of seeds and clients.

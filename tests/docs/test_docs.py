@@ -19,6 +19,7 @@ import typer
 from architecture_map import page as architecture
 from arguments_page import page as arguments_page
 from interval_coverage_page import page as interval_coverage_page
+from made_results import made, write
 from natural_page import FACTS, RATES, chosen_rate, table_of
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
@@ -27,7 +28,7 @@ from reference_pages import page as reference_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
-from which_method_page import RESULTS, count_of
+from which_method_page import RESULTS, by_newcomers, count_of
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
@@ -242,6 +243,17 @@ def test_the_page_of_which_method_is_that_of_the_results() -> None:
     if int(told[1].replace(",", "")) < count_of(known):
         pytest.skip("docs/which-method.md is older than the results, as in a pull request of a row")
     assert found == which_method_page(known)
+
+
+def test_newcomers_that_do_not_train_have_a_row(tmp_path: Path) -> None:
+    """Settings lack what is at its default since it came later."""
+    from flbench.leaderboard.table import tables
+
+    found = tables(
+        write(tmp_path, made(suite={"unseen": 0.2}), made(suite={"unseen": 0.2}, method="b"))
+    )
+    (row,) = [line for line in by_newcomers(found) if line.startswith("| `toy`")]
+    assert row.split("|")[-3].strip() == "0"
 
 
 def test_natural_suites_have_the_rate_that_was_found() -> None:

@@ -25,10 +25,8 @@ from natural_answers import (
     rates,
     reference,
     spearman,
-    within_seeds,
 )
 
-from flbench.leaderboard.statistics import estimate
 from flbench.leaderboard.table import Table, tables
 from flbench.results.schema import Result, Tuning
 
@@ -88,14 +86,6 @@ def test_of_errors_a_lower_one_is_better(tmp_path: Path) -> None:
     table = table_of(tmp_path, *map(as_numbers, rows))
     found = gain(*(defaults(table)[name] for name in ("ditto", "fedavg")))
     assert found is not None and found.mean == pytest.approx(0.15)
-
-
-def test_an_interval_over_clients_leaves_seeds_out() -> None:
-    """Two seeds that are far apart, each of which has two clients that differ by 2."""
-    found = estimate([np.array([0.0, 2.0]), np.array([10.0, 12.0])])
-    low, high = within_seeds(found)
-    half = 4.3027 * sqrt(2.0 * 2 / 2 / 4)  # t of 2 degrees, variance 2, 4 clients
-    assert (low, high) == pytest.approx((6 - half, 6 + half), abs=1e-3)
 
 
 def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
@@ -173,6 +163,13 @@ def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
     assert found[4:7] == ["`fedgroup` 1.00", "0.62", "0.25"]
     assert found[7] == "+0.100 [+0.100, +0.100]°"
     assert found[8].startswith("+0.150 [")
+
+
+def test_an_oracle_that_never_used_its_groups_says_nothing_of_them(tmp_path: Path) -> None:
+    late = natural("oracle", [60, 70, 80, 90], plugin={"uses_true_groups": True}, ari=0.0)
+    rows = [*reference_rows(), *natural("ifca", [62, 71, 79, 88], ari=0.25), *late]
+    (found,) = cells(clustered([table_of(tmp_path, *rows)]))
+    assert found[7:] == ["-", "-"]
 
 
 def test_correlations_by_hand() -> None:

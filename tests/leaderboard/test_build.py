@@ -103,6 +103,16 @@ def test_a_figure_shows_the_best_and_those_they_are_measured_by(tmp_path: Path) 
     assert len(names) == MOST
 
 
+def test_a_figure_shows_two_of_many_that_need_nobody_else(tmp_path: Path) -> None:
+    many = [made(0.9, method=f"m{n}") for n in range(8)]
+    apart = [
+        made(0.1 + n / 10, method=f"l{n}", plugin={"baseline": True}, alone=True) for n in range(5)
+    ]
+    (table,) = tables(write(tmp_path, *many, *apart, made(0.2, plugin={"baseline": True})))
+    names = [row.name for row in shown(table)]
+    assert names[-3:] == ["l4", "l3", "fedavg"] and len(names) == MOST
+
+
 def test_tables_of_one_suite_and_data_set_have_figures_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,16 @@ def test_the_interval_leaves_out_0_where_p_is_below_5_percent() -> None:
         outside = (found.interval > 0).all(axis=1) | (found.interval < 0).all(axis=1)
         assert np.array_equal(found.p < 0.05, outside)
         assert 10 < outside.sum() < 490
+        beyond = (found.shown > 0).all(axis=1) | (found.shown < 0).all(axis=1)
+        assert np.array_equal(found.p_shown < 0.05, beyond)
+        assert (beyond.sum() > outside.sum()) == (seeds == 2), "two seeds say nothing of others"
+
+
+def test_an_interval_within_seeds_leaves_them_out() -> None:
+    """Two seeds that are far apart, each of which has two clients that differ by 2."""
+    low, high = estimate([np.array([0.0, 2.0]), np.array([10.0, 12.0])]).within_seeds
+    half = 4.3027 * (2.0 * 2 / 2 / 4) ** 0.5  # t of 2 degrees, variance 2, 4 clients
+    assert (low, high) == pytest.approx((6 - half, 6 + half), abs=1e-3)
 
 
 @pytest.mark.slow
