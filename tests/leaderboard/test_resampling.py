@@ -104,7 +104,9 @@ def test_a_client_that_is_the_same_in_both_seeds_is_drawn_with_both() -> None:
     found = apart.drawn(np.random.RandomState(0), 4000)[:, 0]
     # one has .4, the other .2: both count alike where both are drawn, else the one that is
     assert sorted({*np.round(found, 6).tolist()}) == [0.2, 0.3, 0.4]
-    assert np.isclose(found, 0.4).mean() == pytest.approx(1 / 16, abs=0.02), "all four draws of the first"
+    assert np.isclose(found, 0.4).mean() == pytest.approx(1 / 16, abs=0.02), (
+        "all four draws of the first"
+    )
 
 
 def test_two_seeds_without_clients_have_no_interval() -> None:
