@@ -28,6 +28,7 @@ from flbench.papers.reproduction import (
     cells,
     findings,
     in_words,
+    mean_of,
     not_of_scale,
     of_domain,
     planned,
@@ -39,22 +40,26 @@ if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
 
 VERDICTS_EXPLAINED = (
-    "A number is *reproduced* (at the scales"
-    " *large* and *small*, which differ from the paper: it *agrees*) if our mean differs from it by"
-    " at most the paper's deviation and the tolerance (the tolerance where the paper prints no"
-    " deviation). It has the *same ordering* if our mean is on the paper's side of every other row"
-    " of its column that the paper"
-    " separates from it; else it is *not reproduced* (*differs*). *Doubtful* numbers get no"
-    " verdict. *Tau* is Kendall's, of our means against the paper's numbers (1: the same order),"
-    " with the 95 % interval of a bootstrap over seeds; of two seeds, the range of both and their"
-    " mean. Results are of this version of flbench, else of the newest that has them."
+    "A number is *reproduced* (at the scales *large* and *small*, which differ from the paper: it"
+    " *agrees*) if our mean differs from it by at most the paper's deviation or the tolerance,"
+    " whichever is smaller. Of one that differs by more, the order is compared with each other row"
+    " of its column that was run and that the paper *separates* from it: by more than the tolerance"
+    " and either deviation. It has the *same ordering* if our means are in the paper's order in all"
+    " of these pairs, else it is *not reproduced* (*differs*); *no order*: the paper separates it"
+    " from no row that was run. *Doubtful* numbers of the paper get no verdict, nor do numbers of"
+    " ours that are *not final*. *Tau* is Kendall's, of our means against the paper's numbers (1:"
+    " the same order), with the 95 % interval of a bootstrap over seeds; of two seeds, the range of"
+    " both and their mean. Results are of this version of flbench, else of the newest that has"
+    " them."
 )
 RULES: Mapping[Rule, str] = {
-    "own": "The paper judges *own* models: what each client had after its last local training.",
-    "tuned": "The paper judges *tuned* models: what is served, after some local epochs.",
+    "own": "*Own* models are judged: what each client had after its last local training.",
+    "tuned": "*Tuned* models are judged: what is served, after some local epochs.",
 }
 """What a page says of a table that does not judge what methods serve."""
-NUMBERS = ("paper", "ours", "difference")
+SERVED = "ours as served"
+"""The heading of our numbers by the rule *served*, where a table judges by another."""
+NUMBERS = ("paper", "ours", "difference", SERVED)
 """The columns that are aligned to the right."""
 ROWS = 12
 """Rows of a study that a page shows; of more it has a link."""
@@ -160,6 +165,8 @@ def _table(
     text += f" numbers of the {table.source}."
     if table.judged != "served":
         text = f"{text} {RULES[table.judged]}"
+    if table.remark:
+        text = f"{text} {table.remark}"
     lines = ["", f"## {table.caption}", "", text]
     differ = _departures(paper, table, known)
     first = known_departures.setdefault(tuple(differ), table.caption)
@@ -181,7 +188,7 @@ def _as_served(known: Iterable[Sequence[ReproducedValue]]) -> list[str]:
     """Where what the methods serve stands, which the paper does not judge."""
     suites = dict.fromkeys(suite for found in known for suite, _ in by_part(found))
     links = ", ".join(f"[{suite}](../../leaderboard/{page_of(suite)})" for suite in suites)
-    return ["", f"What the methods *serve*, which the paper does not judge: {links}."]
+    return ["", f"What the methods *serve*, with intervals: {links}."]
 
 
 def _departures(
@@ -227,16 +234,17 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
         settings = {**table.scale[scale].settings, **table.scale[scale].on.get(dataset, {})}
         words = ", ".join(f"{key} = {value}" for key, value in settings.items())
         lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({words})" if words else "")]
-        headings = [(name, name not in NUMBERS) for name in COLUMNS]
-        lines += [
-            "",
-            *markdown_table(headings, [[*map(escaped, cells(one, scale))] for one in rows]),
-        ]
+        served = table.measured("served")
+        beside = served != table.measured(table.judged)
+        names = (*COLUMNS, SERVED) if beside else COLUMNS
+        headings = [(name, name not in NUMBERS) for name in names]
+        texts = [[*cells(one, scale), *([mean_of(one, served)] * beside)] for one in rows]
+        lines += ["", *markdown_table(headings, [[*map(escaped, row)] for row in texts])]
         if (order := rank_agreement(rows)) is not None:
             lines += ["", f"Order of the methods: tau {order}."]
         lines += _by_domain(scale, table, rows)
-    texts = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in missing.items()]
-    return [*lines, "", f"Not run at scale {scale}: {'; '.join(texts)}."] if texts else lines
+    left = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in missing.items()]
+    return [*lines, "", f"Not run at scale {scale}: {'; '.join(left)}."] if left else lines
 
 
 def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -> list[str]:

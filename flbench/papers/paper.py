@@ -28,8 +28,9 @@ SCALES = ("small", "large", "paper")
 """`paper`: as the paper did it; `large`: its data, less of the rest; `small`: less of all."""
 
 
-Source = Literal["paper", "supplement", "script"]
-"""Where a number stands: in the paper, in its supplement, or in the script its authors released."""
+Source = Literal["paper", "supplement", "script", "inferred"]
+"""Where a number stands: in the paper, its supplement, the script that its authors released; or it
+is inferred from what they say."""
 
 
 class Stated(BaseModel):
@@ -116,6 +117,7 @@ class PaperTable(BaseModel):
         tolerance: largest difference from the published number that counts as reproduced, unless
             the paper's own deviation is smaller; relative for numbers above 1, else absolute.
         source: where its numbers stand.
+        remark: what a reader of its numbers should know, in sentences.
         protocol: what the paper did for this table alone, beside `Paper.protocol`.
         judged: with which model the paper judges a client (`flbench.metrics.Rule`).
         scale: name -> how it is run; see SCALES.
@@ -132,6 +134,7 @@ class PaperTable(BaseModel):
     domains: list[str] = []
     tolerance: float = Field(default=0.03, gt=0)
     source: Source = "paper"
+    remark: str = ""
     protocol: list[Stated] = []
     judged: Rule = "served"
     scale: dict[str, Scale] = {}

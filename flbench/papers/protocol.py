@@ -59,6 +59,7 @@ def departures(
 
     rows: dict[tuple[str, StatedValue], Departure] = {}
     load = cache(load_method)
+    ran = any(one.results for one in found)
     for place, numbers in by_part(found).items():
         if place[1] not in scale.on:
             continue
@@ -68,6 +69,8 @@ def departures(
             ours = setting.value(stated.what)
             if stated.what in scale.needs or ours is None or same(stated, ours):
                 continue
+            if stated.what == "seeds" and ran and not results:
+                continue  # how many are planned says nothing of the runs that stand there
             row = rows.setdefault((stated.what, stated.value), Departure(stated, {}))
             row.here.setdefault(text(ours), []).append(place)
     order = [one.what for one in (*paper.protocol, *table.protocol)]
@@ -101,9 +104,10 @@ def _samples(known: Mapping[str, Stated]) -> Stated | None:
     if len(numbers) < len(parts):
         return None
     images, share, clients = numbers
-    script = any(one is not None and one.source == "script" for one in parts)
+    sources = {one.source for one in parts if one is not None}
     where = "samples held x share / clients"
-    source: Source = "script" if script else "paper"
+    weakest: tuple[Source, ...] = ("inferred", "script", "supplement", "paper")
+    source = next(one for one in weakest if one in sources)
     return Stated(what="samples", value=images * share / clients, source=source, where=where)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flbench.metrics import Floats
-from flbench.papers.reproduction import ReproducedValue
+from flbench.papers.reproduction import NO_VERDICT, ReproducedValue
 
 FEWEST = 3
 """Methods of which an order can be more than chance: of two, it is right or wrong."""
@@ -43,9 +43,9 @@ class RankAgreement:
 def rank_agreement(rows: Sequence[ReproducedValue]) -> RankAgreement | None:
     """The agreement of one suite and data set; None of less than three methods with a common seed.
 
-    Doubtful numbers are left out. What a run never reached (None) comes after all others.
+    Numbers without a verdict are left out. What a run never reached (None) comes after all others.
     """
-    kept = [one for one in rows if one.results and not one.printed.doubt]
+    kept = [one for one in rows if one.results and one.verdict not in NO_VERDICT]
     by_seed = [
         {result.seed: value for result, value in zip(one.results, one.values, strict=True)}
         for one in kept

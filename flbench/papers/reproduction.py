@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from packaging.version import Version
 
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from flbench.run.spec import RunSpec
     from flbench.terminal.console import SweepProgress
 
-Verdict = Literal["equal", "same ordering", "different", "doubtful", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("equal", "same ordering", "different", "doubtful", "not run")
+Verdict = Literal[
+    "equal", "same ordering", "different", "no order", "doubtful", "not final", "not run"
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+NO_VERDICT: tuple[Verdict, ...] = ("doubtful", "not final")
+"""Of numbers that were run, and have no part in the verdicts and the order of others."""
 SMALL = {"equal": "agrees", "different": "differs"}
 PAPERS = {"equal": "reproduced", "different": "not reproduced"}
 """What verdicts are called: a number can be reproduced at the paper's scale only."""
@@ -168,7 +172,7 @@ def verdict(
 
     *Equal*: the mean over seeds differs by at most the `margin`. *Same ordering*: it differs by
     more, but it is on the same side as in the paper of every other method that was run on this
-    suite and data set and that the paper separates from it; there must be at least one such method.
+    suite and data set and that the paper separates from it. *No order*: there is no such method.
     *Doubtful*: the number itself is; it gets no verdict and has no part in those of others.
 
     Args:
@@ -191,7 +195,9 @@ def verdict(
         and (other.suite, other.dataset) == (printed.suite, printed.dataset)
         and separated(printed, other, tolerance)
     ]
-    return "same ordering" if agree and all(agree) else "different"
+    if not agree:
+        return "no order"
+    return "same ordering" if all(agree) else "different"
 
 
 def in_words(verdict: str, scale: str) -> str:
@@ -248,32 +254,30 @@ def findings(
     """Compare the existing results of a table with the paper.
 
     The outcomes of the cells that were just run explain missing results; `judged` replaces the
-    paper's rule.
+    paper's rule. A number that more rounds could move is *not final*, and has no part in others.
     """
     known, column = outcomes or {}, table.measured(judged or table.judged)
     number = partial(number_of, column=column, domains=table.domains)
-    pairs = [(plan, tuple(_results_of(plan, known))) for plan in plans]
-    if column.endswith(TO_FINAL):
-        pairs = [(_doubted(plan, found), found) for plan, found in pairs]
-    plans, results = [plan for plan, _ in pairs], {plan.printed: found for plan, found in pairs}
+    results = {plan.printed: tuple(_results_of(plan, known)) for plan in plans}
     values = {printed: tuple(map(number, found)) for printed, found in results.items()}
     ours = {p: [float(v) for v in found if v is not None] for p, found in values.items()}
+    moving = {
+        printed
+        for printed, found in results.items()
+        if column.endswith(TO_FINAL) and not printed.doubt and not all(map(is_settled, found))
+    }
+    settled = {printed: found for printed, found in ours.items() if printed not in moving}
     comparisons = []
     for plan in plans:
         printed, found = plan.printed, results[plan.printed]
-        said = verdict(printed, ours, table.tolerance)
-        if found and not printed.doubt and len(ours[printed]) < len(found):
+        said = verdict(printed, settled, table.tolerance)
+        if printed in moving:
+            said = "not final"
+        elif found and not printed.doubt and len(ours[printed]) < len(found):
             said = "different"  # a run has no such number
         why = "" if found else _why(plan, known)
         comparisons.append(ReproducedValue(printed, found, values[printed], said, why))
     return comparisons
-
-
-def _doubted(plan: Plan, found: Sequence[Result]) -> Plan:
-    """The plan, with a doubt if the accuracy of one of its results is not final within the run."""
-    if plan.printed.doubt or all(map(is_settled, found)):
-        return plan
-    return replace(plan, printed=replace(plan.printed, doubt=UNSETTLED))
 
 
 def is_settled(result: Result) -> bool:
@@ -381,7 +385,7 @@ def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
     leaks = any(plugin.paper_leak for result in one.results for plugin in result.method.plugins)
     method = f"{one.printed.method} ({LEAKS})" if leaks else one.printed.method
-    why = one.printed.doubt if one.verdict == "doubtful" else one.why
+    why = {"doubtful": one.printed.doubt, "not final": UNSETTLED}.get(one.verdict, one.why)
     said = in_words(one.verdict, scale) + (f": {why}" if why else "")
     if not one.known:
         return method, printed, "never" if one.results else "-", "-", seeds, said
@@ -391,3 +395,9 @@ def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
     few = len(one.known) < len(one.results)
     shown = f"{ours:.{digits}f}{spread}" + (f" ({len(one.known)} of {len(one.results)})" * few)
     return method, printed, shown, difference, seeds, said
+
+
+def mean_of(one: ReproducedValue, column: str) -> str:
+    """The mean over seeds of another number of the same results; "-" = none has it."""
+    found = [value for result in one.results if (value := number_of(result, column)) is not None]
+    return f"{mean(found):.{4 if abs(one.printed.value) <= 1 else 1}f}" if found else "-"

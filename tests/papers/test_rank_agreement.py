@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
 from flbench.papers.paper import PublishedValue
 from flbench.papers.rank_agreement import RankAgreement, kendall_tau, rank_agreement
-from flbench.papers.reproduction import ReproducedValue
+from flbench.papers.reproduction import ReproducedValue, Verdict
 
 
 class Run:
@@ -23,7 +25,8 @@ def row(
 ) -> ReproducedValue:
     results = tuple(Run(seed) for seed in seeds or range(len(ours)))
     number = PublishedValue("s", "d", f"{printed}", printed, None, doubt)
-    return ReproducedValue(number, results, ours, "equal")  # type: ignore[arg-type]
+    verdict: Verdict = "doubtful" if doubt else "equal"
+    return ReproducedValue(number, results, ours, verdict)  # type: ignore[arg-type]
 
 
 def test_tau_is_that_of_scipy_with_ties_too() -> None:
@@ -59,9 +62,10 @@ def test_only_seeds_that_all_methods_have_are_compared() -> None:
     assert rank_agreement([*rows, row(0.6, 0.6, seeds=(5,))]) is None
 
 
-def test_doubtful_numbers_and_those_not_run_are_in_no_order() -> None:
+def test_numbers_without_a_verdict_and_those_not_run_are_in_no_order() -> None:
     rows = [row(0.9, 0.9), row(0.8, 0.8), row(0.7, 0.7)]
-    more = [*rows, row(0.1, 1.0, doubt="smudged"), row(0.2)]
+    moving = replace(row(0.3, 1.0), verdict="not final")
+    more = [*rows, row(0.1, 1.0, doubt="smudged"), moving, row(0.2)]
     assert rank_agreement(more) == rank_agreement(rows) == RankAgreement(1.0, None, 3, 1)
     assert rank_agreement(rows[:2]) is None, "of two methods, an order is chance"
 
