@@ -13,7 +13,7 @@ import typer
 from flbench.cli.options import Workers, read_workers, takes_request
 from flbench.errors import UnknownName, UserError
 from flbench.sweeps.launchers import FAILED, run_on_ray
-from flbench.sweeps.request import Cell, RunRequest, resolve, superseded
+from flbench.sweeps.request import Cell, RunRequest, command, resolve, superseded
 from flbench.sweeps.sweep import Outcomes, recalled, run_missing, summary
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def sweep(
 
 def print_commands(cells: Sequence[Cell], progress: SweepProgress) -> None:
     """Print what to type for each cell that is not complete."""
-    outcomes = {cell: recalled(cell.spec) for cell in cells}
+    outcomes = dict(zip(cells, recalled(cell.spec for cell in cells), strict=True))
     known = [one for one in outcomes.values() if one is not None]
     waiting = [cell for cell, one in outcomes.items() if one is None]
     print("".join(f"{cell.command}\n" for cell in waiting), end="")
@@ -91,7 +91,9 @@ def conclude(outcomes: Outcomes, progress: SweepProgress) -> None:
     progress.tell(summary(outcomes.values(), len(outcomes)))
     for cell in failed:
         tuned = cell.request.tuning is not None  # no command of its own computes it
-        again = f"{cell.title}; type the same again" if tuned else cell.command
+        spoilt = cell.spec.path.is_file()  # a result that cannot be used
+        forced = replace(cell.request, resume=False, force=True) if spoilt else cell.request
+        again = f"{cell.title}; type the same again" if tuned else command(forced)
         progress.tell(f"  failed: {again}")
     code = max((outcomes[cell].code for cell in failed), default=0 if finished else 1)
     if code:

@@ -66,7 +66,7 @@ ASIDE = (
     " results.audits results.difference results.events results.export results.files"
     " results.hashed_fields results.kept_files results.marks results.plain_rows results.schema"
     " run.continued run.core_digest run.demand run.energy run.import_probe run.run_folder"
-    " run.saved_files run.saved_models run.saved_predictions run.saving run.spec"
+    " run.same_data run.saved_files run.saved_models run.saved_predictions run.saving run.spec"
 )
 """Modules and packages that can change no number; every other one is in a part."""
 UNKNOWN = "unknown"

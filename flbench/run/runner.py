@@ -28,6 +28,7 @@ from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
 from flbench.run.rounds import Run, complete_saving, run_rounds
 from flbench.run.run_folder import begun_again, held, tidy
+from flbench.run.same_data import data_digest, refuse_other_data
 from flbench.run.saved_files import about_run, write_saved
 from flbench.run.saved_models import models_of
 from flbench.run.saved_predictions import predictions_of
@@ -105,7 +106,7 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
     """Do a run, or read its result if it is complete already.
 
     Raises:
-        UserError: something the person can mend.
+        UserError: something the person can mend, such as a complete result of other data.
         InProgress: another process computes it.
         Undefined: the method has no meaning on this suite; the reason is kept in a file.
         Diverged: a client's parameters left the finite numbers.
@@ -116,7 +117,9 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
     if is_complete(spec):
         if first:
             tidy(spec.path.parent)
-        return read_result(spec.path)
+        result = read_result(spec.path)
+        refuse_other_data(spec, result, partial(data_digest, load=load))
+        return result
     with ExitStack() as stack:
         holding = partial(stack.enter_context, held(spec.path)) if first else lambda: None
         join_process_group(spec.engine).attempt(holding)

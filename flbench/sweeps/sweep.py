@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,19 +41,31 @@ LOOK = 2.0
 """Seconds until it is looked again whether another process still computes a cell."""
 
 
-def recalled(spec: RunSpec) -> Outcome | None:
-    """What became of a cell earlier; None = it must be run.
+def recalled(specs: Iterable[RunSpec]) -> Iterator[Outcome | None]:
+    """What became of each cell earlier; None = it must be run.
 
-    That a method is not defined counts, unless there is a result of another seed beside it.
+    A complete result of other data than are there now is a failed cell; each data set is looked at
+    once. That a method is not defined counts, unless there is a result of another seed beside it.
     """
+    from flbench.run.same_data import data_digest
+
+    digest = cache(data_digest)
+    return (_recalled(spec, digest) for spec in specs)
+
+
+def _recalled(spec: RunSpec, digest: Callable[[str, Path], str | None]) -> Outcome | None:
+    """What became of one cell."""
     from flbench.results.files import read_result, skip_path
     from flbench.run.runner import has_result
+    from flbench.run.same_data import refuse_other_data
 
     if spec.force:
         return None
     if has_result(spec):
         try:
-            return Outcome(COMPLETE, path=spec.path, result=read_result(spec.path))
+            result = read_result(spec.path)
+            refuse_other_data(spec, result, digest)
+            return Outcome(COMPLETE, path=spec.path, result=result)
         except UserError as error:
             return Outcome(FAILED, str(error), error.exit_code)
     reason = skip_path(spec.path)
@@ -76,7 +89,8 @@ def run_missing(
 
     first: dict[Path, Cell] = {}
     same = {cell: first.setdefault(cell.spec.path, cell) for cell in cells}
-    outcomes = {one: known for one in first.values() if (known := recalled(one.spec)) is not None}
+    recall = zip(first.values(), recalled(one.spec for one in first.values()), strict=True)
+    outcomes = {one: known for one, known in recall if known is not None}
     for folder in {one.spec.path.parent for one in outcomes}:
         tidy(folder)
     waiting = [one for one in first.values() if one not in outcomes]
@@ -84,7 +98,7 @@ def run_missing(
         hear(one, outcome)
     if cells:
         progress.tell(f"{summary(outcomes.values(), len(first))}; {len(waiting)} to run")
-        for line in sorted(set(_lacking(outcomes))):
+        for line in sorted({*_lacking(outcomes), *_unusable(outcomes)}):
             progress.tell(line)
     if waiting:
         running = run_or_wait(waiting, launch, progress.tell)
@@ -111,9 +125,10 @@ def run_or_wait(
             with stoppable():
                 time.sleep(LOOK)
         ready = []
-        for cell in [cell for cell, path in elsewhere.items() if not in_progress(path)]:
+        ended = [cell for cell, path in elsewhere.items() if not in_progress(path)]
+        for cell, known in zip(ended, recalled(cell.spec for cell in ended), strict=True):
             del elsewhere[cell]
-            if (known := recalled(cell.spec)) is not None:
+            if known is not None:
                 yield cell, known
             else:
                 ready.append(cell)
@@ -127,6 +142,13 @@ def _lacking(known: Outcomes) -> Iterator[str]:
     for cell, outcome in known.items():
         if outcome.result is not None and (names := cell.spec.lacking(outcome.result)):
             yield f"complete cells are without {', '.join(names)}; --force computes them again"
+
+
+def _unusable(known: Outcomes) -> Iterator[str]:
+    """Why results that are there cannot be used."""
+    for cell, outcome in known.items():
+        if outcome.what == FAILED:
+            yield f"{cell.title}: {outcome.why}"
 
 
 def _shown(

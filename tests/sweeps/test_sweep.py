@@ -37,8 +37,10 @@ from flbench.core.parameters import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
+from flbench.results.files import read_result
 from flbench.results.kept_files import KeepOptions
 from flbench.results.schema import Tuning
+from flbench.run import same_data
 from flbench.run.run_folder import held
 from flbench.sweeps import sweep
 from flbench.sweeps.launchers import (
@@ -131,6 +133,55 @@ def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: P
     code, _, err = typed("sweep", *GRID)
     assert code == 1
     assert "4 cells: 3 were complete, 1 failed" in err
+    assert mentions(err.splitlines()[1], results(tmp_path)[0].name)
+    assert mentions(err.splitlines()[-1], "failed", "fedavg", "--force")
+
+
+def visits(numbers: int) -> str:
+    """A table of three clients with two labels each."""
+    rows = [f"{who},{at % 7},{at % numbers},{at % 2}" for who in "abc" for at in range(30)]
+    return "\n".join(["client,one,other,label", *rows])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_a_complete_result_of_other_data_is_refused(
+    verb: str, typed: Typed, tmp_path: Path
+) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text(visits(5))
+    words = (verb, "-p", "fedavg", "-s", "natural-writers", "--dataset", f"csv:{table}")
+    words = (*words, "--set", "suite.clients=3", "--rounds", "1", "--out", f"{tmp_path}")
+    assert typed(*words)[0] == 0
+    (path,) = results(tmp_path)
+    before = path.read_bytes()
+    assert typed(*words)[0] == 0, "the same data"
+    table.write_text(visits(6))
+    code, _, err = typed(*words)
+    assert (code, path.read_bytes() == before) == (1, True)
+    digest = read_result(path).fingerprint.data
+    assert mentions(err, str(path), f"csv:{table}", digest, "--force", "--out")
+    assert typed(*words, "--force")[0] == 0
+    assert read_result(path).fingerprint.data != digest
+    assert typed(*words)[0] == 0
+    table.unlink()
+    assert typed(*words)[0] == 0, "nobody can tell"
+
+
+@pytest.mark.slow
+def test_each_data_set_is_looked_at_once(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    looked: list[str] = []
+
+    def digest(name: str, root: Path) -> str:
+        looked.append(name)
+        return read_result(results(tmp_path)[0]).fingerprint.data
+
+    monkeypatch.setattr(same_data, "data_digest", digest)
+    assert "4 cells: 4 were complete; 0 to run" in typed("sweep", *GRID)[2]
+    assert looked == ["digits"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,52 @@
+"""Same data: whether a complete result was computed on what lies under the data set's name now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flbench.core.dataset import Dataset
+from flbench.errors import MissingData, UserError
+
+# Renamed, each result would be of another core.
+from flbench.federation.federation import _data_hash as data_hash
+from flbench.federation.loading import load_dataset
+from flbench.results.schema import Result
+from flbench.run.spec import RunSpec
+
+
+def data_digest(
+    name: str, root: Path, load: Callable[[str, Path], Dataset] = load_dataset
+) -> str | None:
+    """The digest of a data set as results have it; None where its files are not there.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    try:
+        return data_hash(load(name, root))
+    except MissingData:
+        return None
+
+
+def refuse_other_data(
+    spec: RunSpec, result: Result, digest: Callable[[str, Path], str | None] = data_digest
+) -> None:
+    """Refuse the complete result of a run if its data set has other samples now.
+
+    Where the files are not there, nobody can tell, and the result stands.
+
+    Args:
+        digest: of a data set by its name and the folder that holds it.
+
+    Raises:
+        UserError: they differ, or cannot be read.
+    """
+    name = spec.suite.dataset
+    now = digest(name, spec.data_root)
+    if now not in (None, result.fingerprint.data):
+        raise UserError(
+            f"{spec.path} is of other data than '{name}' has now (digest"
+            f" {result.fingerprint.data}, now {now}): --force computes it again, another --out"
+            " keeps both"
+        )
