@@ -113,4 +113,6 @@ def test_a_recipe_is_typed(
         if not any(word.startswith("hub:") for word in words):
             assert mentions(output + errors, *facts)
         if words[0] == "run":
-            assert mentions(output + errors, "3 clients", "to train", "to test on", "at the server")
+            assert mentions(output + errors, "3 clients", "to train", "to test on")
+            no_server = "nordic-text" in words  # its suite leaves it no sample
+            assert ("at the server" in " ".join(errors.split())) != no_server
