@@ -325,14 +325,19 @@ def predicted(found: Sequence[Table], drawn: Sequence[Table]) -> list[str]:
     for table in usable:
         rest = [one for one in whole if one is not table]
         cells = [_predicted(table, [one]) for one in full]
-        lines.append([named(table), _predicted(table, digits), _predicted(table, rest), *cells])
-    headings = [("federation", True), ("all of digits", True), ("the other natural ones", True)]
+        itself = with_itself(table)
+        own = "-" if itself is None else itself.text
+        cells = [own, _predicted(table, digits), _predicted(table, rest), *cells]
+        lines.append([named(table), *cells])
+    headings = [("federation", True), ("itself", True), ("all of digits", True)]
+    headings += [("the other natural ones", True)]
     headings += [(f"`{one.suite}` on `{one.dataset}`", True) for one in full]
     mean = overall(whole, digits)
     text = "Spearman's correlation of the order of the methods that both have, with its 95 %"
     text += " interval (Bonett, Wright 2000), which takes methods to be independent, and their"
     text += " number. Where there are several tables, it is with the mean rank; full tables have"
-    text += f" {FULL} ranked methods or more."
+    text += f" {FULL} ranked methods or more. *Itself*: its first seed with the mean of its others,"
+    text += " which no prediction of one seed is likely to pass."
     if mean is not None:
         text += (
             " Mean ranks over digits and over all full natural tables of classes (for many methods"
@@ -350,6 +355,20 @@ def overall(natural: Sequence[Table], drawn: Sequence[Table]) -> Correlation | N
     if len(shared) < LEAST:
         return None
     return spearman(*(together(side, shared) for side in sides))
+
+
+def with_itself(table: Table) -> Correlation | None:
+    """The correlation of a table's order in its first seed and in its others; None = there are few.
+
+    It is of the methods that have all seeds that most have.
+    """
+    rows = [row.by_seed() for row in defaults(table).values()]
+    seeds = [seed for seed in table.seeds if 2 * sum(seed in one for one in rows) >= len(rows)]
+    whole = [one for one in rows if {*seeds} <= {*one}]
+    if len(seeds) < 2 or len(whole) < LEAST:
+        return None
+    values = np.array([[table.task.score(one[seed]) for seed in seeds] for one in whole])
+    return spearman(values[:, 0], values[:, 1:].mean(axis=1))
 
 
 def _predicted(table: Table, others: Sequence[Table]) -> str:

@@ -25,6 +25,7 @@ from natural_answers import (
     rates,
     reference,
     spearman,
+    with_itself,
 )
 
 from flbench.leaderboard.table import Table, tables
@@ -207,11 +208,29 @@ def test_orders_on_drawn_clients_beside_those_on_natural_ones(
     digits, plots = sorted(tables(tmp_path), key=lambda table: table.suite)
     found = overall([plots], [digits])
     assert found is not None and (found.value, found.methods) == (pytest.approx(1 - 12 / 504), 8)
-    ((all_digits, others, one),) = cells(predicted([plots], [digits]))
+    ((itself, all_digits, others, one),) = cells(predicted([plots], [digits]))
+    assert itself.startswith("+1.00 ["), "its two seeds are equal"
     assert all_digits == one == found.text
     assert others == "-", "there is no other natural table"
     text = "\n".join(answers([digits, plots]))
     assert f"is not defined): {found.text}." in " ".join(text.split())
+
+
+def test_the_order_of_one_seed_beside_that_of_the_others(tmp_path: Path) -> None:
+    """Two neighbours change places in the second seed; a method without it is left out."""
+    first, second = [10, 20, 30, 40, 50, 60, 70, 80], [10, 20, 30, 40, 50, 60, 80, 70]
+    rows = [one for one in eight(first) if one.seed == 0]
+    rows += [one for one in eight(second) if one.seed == 1]
+    (alone,) = [one for one in natural("moon", [90] * 4) if one.seed == 0]
+    table = table_of(tmp_path, *rows, alone)
+    found = with_itself(table)
+    assert found is not None
+    assert (found.value, found.methods) == (pytest.approx(1 - 12 / 504), 8)
+
+
+def test_a_table_of_one_seed_is_not_compared_with_itself(tmp_path: Path) -> None:
+    rows = [one for one in eight([10, 20, 30, 40, 50, 60, 70, 80]) if one.seed == 0]
+    assert with_itself(table_of(tmp_path, *rows)) is None
 
 
 def test_two_orders_of_few_methods_are_not_compared(tmp_path: Path) -> None:
