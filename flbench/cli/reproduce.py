@@ -15,6 +15,7 @@ from flbench.cli.options import (
     Executor,
     Out,
     Portable,
+    PrecisionOption,
     Root,
     SettingsOption,
     Threads,
@@ -51,12 +52,17 @@ def reproduce(
         ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="this data set alone")] = None,
+    suite: Annotated[str | None, typer.Option(help="this suite alone")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="row of the tables; repeatable [default: all]")
+    ] = None,
     settings: SettingsOption = None,
     data_root: Root = None,
     out: Out = Path("flbench-results"),
     executor: Executor = "auto",
     threads: Threads = 1,
     portable: Portable = False,
+    precision: PrecisionOption = "32-true",
     workers: Workers = "auto",
     no_run: Annotated[bool, typer.Option("--no-run", help="only compare what is there")] = False,
     markdown: Annotated[
@@ -76,23 +82,26 @@ def reproduce(
     card = load_paper(paper)
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES, listed="there are")
-    chosen = tables_asked(card, table, dataset)
+    chosen = tables_asked(card, table, dataset, suite, method or ())
     progress, number = SweepProgress(), read_workers(workers)
     request = RunRequest(
         settings=read_settings(settings),
         dataset=dataset,
         data_root=data_root,
         out=out,
-        engine=EngineOptions(executor=executor, threads=threads, portable=portable),
+        engine=EngineOptions(
+            executor=executor, threads=threads, portable=portable, precision=precision
+        ),
     )
     if (no_run or markdown) and out != RunRequest.out and not out.is_dir():
         raise UserError(f"--out {out}: expected a folder of results, there is none: check the path")
     if figures is not None and not markdown:
         raise UserError("--figures writes the figures of a page: give --markdown too")
     if markdown:
-        if table or seeds or dataset or scale != "small":
+        if table or seeds or dataset or suite or method or scale != "small":
             raise UserError(
-                "--markdown writes the whole page: drop --table, --scale, --seeds and --dataset"
+                "--markdown writes the whole page: drop --table, --scale, --seeds, --dataset,"
+                " --suite and --method"
             )
         print_page(card, RunRequest(settings=request.settings, out=out), progress, figures)
         return
@@ -114,18 +123,37 @@ def reproduce(
 
 
 def tables_asked(
-    card: Paper, names: Sequence[str] | None, dataset: str | None
+    card: Paper,
+    names: Sequence[str] | None,
+    dataset: str | None,
+    suite: str | None = None,
+    methods: Sequence[str] = (),
 ) -> dict[str, PaperTable]:
-    """The tables of a paper by number; all if none are named.
+    """The tables of a paper by number, or all, with one suite and some methods alone.
 
     Raises:
-        UnknownName: the paper has no such table, or none of them has the data set.
+        UnknownName: the paper has no such table, or none of them has the data set, the suite or a
+            method.
     """
     chosen = {name: card.table(name) for name in names or card.tables}
-    known = {name for grid in chosen.values() for name in grid.datasets}
-    if dataset is not None and dataset not in known:
-        raise UnknownName(f"data set of '{card.name}'", dataset, known, listed="there are")
-    return chosen
+    for what, wanted, field in (
+        ("data set", [dataset] if dataset else [], "datasets"),
+        ("suite", [suite] if suite else [], "suites"),
+        ("row", methods, "methods"),
+    ):
+        known = {name for grid in chosen.values() for name in getattr(grid, field)}
+        for one in wanted:
+            if one not in known:
+                raise UnknownName(f"{what} of '{card.name}'", one, known, listed="there are")
+    return {
+        name: grid.model_copy(
+            update={
+                "suites": [one for one in grid.suites if suite in (None, one)],
+                "methods": [one for one in grid.methods if not methods or one in methods],
+            }
+        )
+        for name, grid in chosen.items()
+    }
 
 
 def print_page(

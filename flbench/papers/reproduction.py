@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from packaging.version import Version
 
 from flbench.core.parameters import parse
+from flbench.engine.options import EXACT
 from flbench.metrics import JUDGED, Rule
 from flbench.papers.paper import (
     PaperTable,
@@ -384,7 +385,9 @@ def cells(one: ReproducedValue, scale: str) -> tuple[str, ...]:
     printed = f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
     seeds = ", ".join(str(result.seed) for result in one.results) or "-"
     leaks = any(plugin.paper_leak for result in one.results for plugin in result.method.plugins)
-    method = f"{one.printed.method} ({LEAKS})" if leaks else one.printed.method
+    precisions = {result.environment.get("precision", EXACT) for result in one.results} - {EXACT}
+    marks = [LEAKS] * leaks + sorted(precisions)
+    method = one.printed.method + (f" ({', '.join(marks)})" if marks else "")
     why = {"doubtful": one.printed.doubt, "not final": UNSETTLED}.get(one.verdict, one.why)
     said = in_words(one.verdict, scale) + (f": {why}" if why else "")
     if not one.known:

@@ -437,6 +437,21 @@ def test_reproduce_runs_what_is_missing_and_says_what_came_of_it(card: str, type
 
 
 @pytest.mark.slow
+def test_a_part_of_a_table_is_run(card: str, typed: Typed) -> None:
+    part = ("reproduce", card, "--table", "1", "--seeds", "1", "--method", "fedavg")
+    code, said, told = typed(*part, "--precision", "bf16-mixed")
+    assert code == 0
+    assert mentions(told, "1 cells", "1 to run")
+    assert mentions(said, "fedavg (bf16-mixed)") and "local-only" not in said
+    assert "fedavg (bf16-mixed)" in typed("reproduce", card, "--markdown")[1], "no other is there"
+    code, said, _ = typed(*part)
+    assert (code, "bf16" in said) == (0, False), "it is another run"
+    for option, names in (("--method", ("fedav", "fedavg")), ("--suite", ("one", "two"))):
+        code, _, told = typed("reproduce", card, "--table", "1", option, names[0])
+        assert (code, mentions(told, *names)) == (1, True)
+
+
+@pytest.mark.slow
 def test_reproduce_trains_clients_as_it_is_told(card: str, typed: Typed) -> None:
     code, said, _ = typed("reproduce", card, "--table", "1", "--executor", "vectorised")
     assert code == 0
