@@ -350,7 +350,8 @@ def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...]
     of_seed = (marks.suite, result.seed)
     for name in SHARED_MARKS:
         what = f"differ in {name.replace('_', ' ')}, so they cannot share a table"
-        yield (name, *of_seed), getattr(marks, name), what
+        key = (marks.suite,) if name == "data" else of_seed
+        yield (name, *key), getattr(marks, name), what
     for name, mark, content in (
         ("suite", marks.suite, {**result.suite, "paper": ""}),
         ("config", marks.config, (method.name, method.params, result.tuning)),

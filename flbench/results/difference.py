@@ -44,9 +44,8 @@ def differences(one: Result, other: Result) -> list[Difference]:
     compare("table", "dataset", lambda result: result.dataset)
     compare("table", "task", lambda result: result.headline.name)
     compare("table", "suite", lambda result: {**result.suite, "paper": ""})  # it is no setting
-    if one.seed == other.seed:
-        for mark in SHARED_MARKS:
-            compare("table", f"fingerprint.{mark}", attrgetter(f"fingerprint.{mark}"))
+    for mark in SHARED_MARKS if one.seed == other.seed else ("data",):  # no seed changes these
+        compare("table", f"fingerprint.{mark}", attrgetter(f"fingerprint.{mark}"))
     compare("row", "method", lambda result: result.method.name)
     if one.method.name == other.method.name:
         compare("row", "params", lambda result: result.method.params)

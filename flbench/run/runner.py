@@ -28,7 +28,7 @@ from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
 from flbench.run.rounds import Run, complete_saving, run_rounds
 from flbench.run.run_folder import begun_again, held, tidy
-from flbench.run.same_data import data_digest, refuse_other_data
+from flbench.run.same_data import data_digest, refuse_other_data, refuse_other_seeds
 from flbench.run.saved_files import about_run, write_saved
 from flbench.run.saved_models import models_of
 from flbench.run.saved_predictions import predictions_of
@@ -135,6 +135,7 @@ def _compute(spec: RunSpec, load: Callable[[str, Path], Dataset], first: bool) -
     try:
         data = partial(load, spec.suite.dataset, spec.data_root)
         run, state = prepare(spec, data, shorter=shorter_run(spec))
+        refuse_other_seeds(spec, run.marks.data)
         result = play(spec, run, state, spec.suite.rounds, spec.path)
     except Undefined as error:
         if first:

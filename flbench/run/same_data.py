@@ -1,4 +1,4 @@
-"""Same data: whether a complete result was computed on what lies under the data set's name now."""
+"""Same data: whether results of a row were computed on what lies under the data set's name now."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flbench.errors import MissingData, UserError
 # Renamed, each result would be of another core.
 from flbench.federation.federation import _data_hash as data_hash
 from flbench.federation.loading import load_dataset
+from flbench.results.files import read_result
 from flbench.results.schema import Result
 from flbench.run.spec import RunSpec
 
@@ -50,3 +51,26 @@ def refuse_other_data(
             f" {result.fingerprint.data}, now {now}): --force computes it again, another --out"
             " keeps both"
         )
+
+
+def refuse_other_seeds(spec: RunSpec, digest: str) -> None:
+    """Refuse to compute a seed beside complete seeds of other data: they would be one row.
+
+    Where all of them are computed again, nothing is refused.
+
+    Args:
+        digest: of the data of this run.
+
+    Raises:
+        UserError: the result of another seed is of other data, or cannot be read.
+    """
+    if spec.force:
+        return
+    for path in sorted(spec.path.parent.glob("seed-*.json")):
+        found = read_result(path).fingerprint.data
+        if found != digest:
+            raise UserError(
+                f"{path} is a seed of this row and of other data than '{spec.suite.dataset}' has"
+                f" now (digest {found}, now {digest}): compute it again with --force, or keep both"
+                " with another --out"
+            )

@@ -294,6 +294,16 @@ def test_rows_of_other_data_never_share_a_table(tmp_path: Path) -> None:
         page(tmp_path)
 
 
+def test_seeds_of_other_data_never_share_a_row(tmp_path: Path) -> None:
+    """Seeds have partitions of their own, and no data of their own."""
+    one, other = made(0.5, seed=0), made(0.6, seed=1)
+    assert only_table(write(tmp_path / "same", one, other))
+    marks = other.fingerprint.model_copy(update={"data": "another"})
+    write(tmp_path / "other", one, other.model_copy(update={"fingerprint": marks}))
+    with pytest.raises(UserError, match=mention("differ", "data")):
+        page(tmp_path / "other")
+
+
 def test_rows_that_share_their_parameters_are_still_told_apart(tmp_path: Path) -> None:
     pairs = (("1", 1), ("2", 1), ("3", 2))
     rows = []

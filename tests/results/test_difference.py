@@ -83,10 +83,12 @@ def test_the_gravest_difference_counts(result: Result) -> None:
     assert verdict(found) == MEANINGS["table"]
 
 
-def test_of_other_seeds_the_data_may_differ(result: Result) -> None:
+def test_of_other_seeds_all_but_the_data_may_differ(result: Result) -> None:
     marks = {"partition": "0", "cohorts": "0", "initial_weights": "0"}
     found = differences(result, other(result, seed=1, fingerprint=marks))
     assert [one.field for one in found] == ["seed"]
+    found = differences(result, other(result, seed=1, fingerprint={**marks, "data": "0"}))
+    assert [one.field for one in found] == ["fingerprint.data", "seed"]
 
 
 def test_the_paper_a_suite_names_is_told_not_set(result: Result) -> None:

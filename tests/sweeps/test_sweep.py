@@ -161,9 +161,13 @@ def test_a_complete_result_of_other_data_is_refused(
     assert (code, path.read_bytes() == before) == (1, True)
     digest = read_result(path).fingerprint.data
     assert mentions(err, str(path), f"csv:{table}", digest, "--force", "--out")
+    seed = ("--seed", "1") if verb == "run" else ("--seeds", "2")
+    code, _, err = typed(*words, *seed)
+    assert (code, results(tmp_path)) == (1, [path]), "one row has seeds of one data set"
+    assert mentions(err, str(path), digest, "--force", "--out")
     assert typed(*words, "--force")[0] == 0
     assert read_result(path).fingerprint.data != digest
-    assert typed(*words)[0] == 0
+    assert typed(*words, *seed)[0] == 0
     table.unlink()
     assert typed(*words)[0] == 0, "nobody can tell"
 
