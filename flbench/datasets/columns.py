@@ -50,8 +50,12 @@ SINGLE = 2.0**-24
 """The relative error of a number in float32."""
 LEAST, MOST = 1e-30, 1e30
 """Between these are the largest numbers of columns that float32 holds with their squares' sums."""
-MEANT_AS_NUMBER = re.compile(r"[-+]?[$€£]?\s?[\d.,' ]*\d[.,]?\s?[%$€£]?")
+MEANT_AS_NUMBER = re.compile(r"[-+\u2212]?[$€£]?\s?[\d.,'\u2019\s]*\d[.,]?\s?[%$€£]?")
 """A number as people write it: with a decimal comma, thousands, per cent or a currency."""
+WITH_UNIT = re.compile(r"([^\w\s.,+-]*)\s*([-+]?[\d.,]*\d)\s*([^\d\s]*)")
+"""What stands before a number, the number, and its unit."""
+A_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?")
+"""A date as people write it."""
 MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
 NINES = re.compile(r"-?9{2,}")
@@ -60,9 +64,13 @@ CODE = re.compile(r"0\d+")
 """A number that begins with a zero, as in codes of places and products."""
 ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
 """Last words of the names of columns that say which row or whose row it is."""
+NUMBER_WORDS = ("no", "nr", "num", "number", "mrn", "ssn", "phone", "unnamed", "level")
+"""Words of such names if all values differ: a `case_no` does, a `level` seldom."""
 INDEX_WORDS = ("index", "idx")
 """The same of a row; but a `body_mass_index` is measured."""
-TRUTHS = frozenset(("true", "false", "yes", "no", "t", "f", "y", "n"))
+TRUTHS = {
+    **dict.fromkeys(("true", "yes", "t", "y"), 1), **dict.fromkeys(("false", "no", "f", "n"), 0)
+}  # fmt: skip
 """Words for 1 and 0, in small letters."""
 PART_FLAG = re.compile(r"(is|in)_?(train|test|val|valid)(ing|ation)?(_?set)?", re.IGNORECASE)
 """The name of a column that says whether a row is in a part, such as `is_test`."""
@@ -274,6 +282,11 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
                 path, f"column '{column}' is -1 in row {at + 1}, which says that there is no label:"
                 " leave these rows out, or give this class a name"
             )  # fmt: skip
+    elif all(MEANT_AS_NUMBER.fullmatch(name) and not A_DATE.fullmatch(name) for name in names):
+        raise damaged(
+            path, f"column '{column}' holds numbers such as '{names[0]}': expected classes; to"
+            " predict numbers, write them as 1234.5 and add task=numbers to the options"
+        )  # fmt: skip
     if len(names) < 2:
         raise damaged(path, f"column '{column}' has one label only, {names[0]}")
     if 2 * len(names) > len(values) >= BY_CHANCE:
@@ -430,7 +443,8 @@ def true_groups(
 def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
     """Two names that mean the same: as numbers, truth values, or but for how they are written.
 
-    Capitals (of more than a letter), signs that are not seen, and accents as signs of their own.
+    Capitals (of more than a letter), signs that are not seen, accents as signs of their own, spaces
+    between words, quotes around them and a dot after them.
 
     Example:
         >>> written_twice(["No", "Yes", "no"]), written_twice(["0", "1", "False", "True"])
@@ -439,6 +453,8 @@ def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
         (None, None)
         >>> written_twice(["1", "1.0", "A"]), written_twice(["B", "caf\u00e9", "cafe\u0301"])
         (('1', '1.0'), ('caf\u00e9', 'cafe\u0301'))
+        >>> written_twice(["<=50K", "<=50K."]), written_twice(["n", "no", "y"])
+        (('<=50K', '<=50K.'), ('n', 'no'))
     """
     known: dict[str, str] = {}
     numbers: dict[Decimal, str] = {}
@@ -452,6 +468,11 @@ def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
             first = numbers.setdefault(number, name)
             if first is not name:
                 return first, name
+    if len(known) > 2 and {*TRUTHS}.issuperset(known) and any(len(one) > 1 for one in known):
+        first, other = next(
+            (a, b) for a in known for b in known if a != b and TRUTHS[a] == TRUTHS[b]
+        )
+        return known[first], known[other]
     digits, truths = ([one for one in known if one in few] for few in (("0", "1"), TRUTHS))
     if digits and truths and len(digits) + len(truths) == len(known):
         return known[digits[0]], known[truths[0]]
@@ -459,9 +480,10 @@ def written_twice(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _plain(name: str) -> str:
-    """A name without signs that are not seen, in the composed form of Unicode."""
-    seen = (sign for sign in name if unicodedata.category(sign) not in ("Cf", "Cc"))
-    return unicodedata.normalize("NFKC", "".join(seen)).strip()
+    """A name without signs that are not seen, quotes and a last dot, composed as Unicode does."""
+    shown = " ".join(unicodedata.normalize("NFKC", name).split())
+    seen = "".join(sign for sign in shown if unicodedata.category(sign) not in ("Cf", "Cc"))
+    return seen.strip().strip("\"'").rstrip(".").strip() or seen.strip()
 
 
 def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
@@ -481,9 +503,27 @@ def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
             path, f"column '{column}' holds {len(numbers)} numbers and {len(there) - len(numbers)}"
             f" texts, such as '{text}' in row {values.index(text) + 1}: {remedy}"
         )  # fmt: skip
-    if all(MEANT_AS_NUMBER.fullmatch(value) for value in there):
+    if all(map(MEANT_AS_NUMBER.fullmatch, there)) and not all(map(A_DATE.fullmatch, there)):
         raise damaged(path, f"column '{column}' holds numbers such as '{there[0]}': {remedy}")
+    if has_a_unit(there):
+        raise damaged(
+            path, f"column '{column}' holds numbers with a unit, such as '{there[0]}': {remedy}"
+        )  # fmt: skip
     return False
+
+
+def has_a_unit(values: Sequence[str]) -> bool:
+    """Whether texts are numbers, `BY_CHANCE` or more, that share one unit or one sign before them.
+
+    Example:
+        >>> has_a_unit([f"{kilos} kg" for kilos in range(8)]), has_a_unit(["3 rooms", "4 rooms"])
+        (True, False)
+    """
+    found = [WITH_UNIT.fullmatch(value) for value in values]
+    units = {(one[1], one[3]) for one in found if one is not None}
+    numbers = {one[2] for one in found if one is not None}
+    shared = None not in found and len(units) == 1 and units != {("", "")}
+    return shared and len(numbers) >= BY_CHANCE
 
 
 def part_in(name: str, values: Sequence[str]) -> str:
@@ -513,55 +553,111 @@ def part_in(name: str, values: Sequence[str]) -> str:
 def is_label_again(values: Sequence[str], labels: Sequence[str]) -> bool:
     """Whether each value of a column goes with one label, and each label with one value.
 
+    Rows in which the column has a gap do not count.
+
     Example:
         >>> is_label_again(["y", "n"] * 4, ["1", "0"] * 4), is_label_again(["y"] * 8, ["1"] * 8)
         (True, False)
     """
-    pairs = {*zip(values, labels, strict=True)}
-    few = len({*values}) == len({*labels}) == len(pairs)
-    return few and len(pairs) > 1 and len(values) >= BY_CHANCE
+    there = [pair for pair in zip(values, labels, strict=True) if not is_missing(pair[0])]
+    pairs = {*there}
+    few = len({value for value, _ in pairs}) == len({label for _, label in pairs}) == len(pairs)
+    return few and len(pairs) > 1 and len(there) >= BY_CHANCE
+
+
+def tells_labels(column: str, values: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """A note where few values of a column each go with one label, or the other way round.
+
+    Such a column may be made from the label: a part of it, a kind of it, or whether it is one.
+
+    Example:
+        >>> kinds, labels = ["a1", "a2", "b", "b"] * 3, ["a", "a", "b", "b"] * 3
+        >>> len(tells_labels("kind", kinds, labels)), tells_labels("kind", ["a", "b"] * 6, labels)
+        (1, [])
+    """
+    there = {*(pair for pair in zip(values, labels, strict=True) if not is_missing(pair[0]))}
+    found, kinds = {value for value, _ in there}, {label for _, label in there}
+    few = len(values) >= 4 * max(len(found), len(kinds)) and min(len(found), len(kinds)) > 1
+    if not few or len(there) > max(len(found), len(kinds)):
+        return []
+    what = "value of it goes with one label" if len(there) == len(found) else "label has one value"
+    return [
+        f"column {column} may be made from the label, as each {what}: leave it out with"
+        f" ?leave={column} if it is"
+    ]
+
+
+def texts_written_twice(column: str, values: Sequence[str]) -> list[str]:
+    """A note where two texts of a column mean the same.
+
+    Example:
+        >>> len(texts_written_twice("sex", ["Male", "male"])), texts_written_twice("sex", ["f"])
+        (1, [])
+    """
+    pair = written_twice(sorted({value for value in values if not is_missing(value)}))
+    if pair is None:
+        return []
+    return [
+        f"column {column} has the texts '{pair[0]}' and '{pair[1]}', each a feature: write them in"
+        " one way if they are one"
+    ]
 
 
 def is_number_again(values: Sequence[str], targets: Sequence[str]) -> bool:
-    """Whether a column holds numbers that are predicted, in the same or another unit.
+    """Whether a column holds numbers that are predicted, in another unit, rounded or by a curve.
+
+    It does if it only ever rises, or falls, with the target, both with `BY_CHANCE` values or more.
+    Rows in which it has a gap do not count.
 
     Example:
         >>> celsius, fahrenheit = list("12345678"), [str(32 + 1.8 * one) for one in range(1, 9)]
-        >>> is_number_again(fahrenheit, celsius), is_number_again(list("12345679"), celsius)
+        >>> is_number_again(fahrenheit, celsius), is_number_again(list("12345687"), celsius)
         (True, False)
     """
-    one, other = numbers_of(values), numbers_of(targets)
-    if one is None or other is None or len(one) < BY_CHANCE:
+    pairs = zip(values, targets, strict=True)
+    there = [pair for pair in pairs if not any(is_missing(one) for one in pair)]
+    found = [numbers_of(side) for side in zip(*there, strict=True)]
+    if len(found) < 2 or found[0] is None or found[1] is None:
         return False
-    table = np.array([one, other])
-    spread = table.std(axis=1)
-    if (spread <= ROUNDING * np.abs(table).max(axis=1)).any():
+    one, other = np.array(found[0]), np.array(found[1])
+    if min(len(np.unique(one)), len(np.unique(other))) < BY_CHANCE:
         return False
-    return bool(abs(np.corrcoef(table)[0, 1]) > 1 - 1e-9)
+    return any(
+        bool((np.diff((sign * one)[np.lexsort((sign * one, other))]) >= 0).all())
+        for sign in (1, -1)
+    )
 
 
 def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] = ()) -> str:
     """Why a column of features only says which row it is; "" if it does not.
 
     It does so if its name says so, if it numbers the rows (all of them, or anew in each `block`, a
-    column of groups), or if its values are all different and sorted, or texts all different.
+    column of groups), if its values are all different and sorted, or texts all different, or dates.
 
     Example:
         >>> [bool(id_of(name, ["7", "3"])) for name in ("patient_id", "index", "body_mass_index")]
         [True, True, False]
+        >>> [bool(id_of(name, ["7", "3"])) for name in ("Id Paciente", "0", "grid", "%")]
+        [True, False, False, False]
     """
-    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
-    last, before = (words or [""])[-1], (["", *words])[-2]
-    if last in ID_WORDS or (last in INDEX_WORDS and before in ROW_WORDS):
+    split = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).casefold()
+    words = ["", *re.findall(r"[^\W\d_]+", split)]
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if "id" in words[1:2] or last in ID_WORDS or (last in INDEX_WORDS and before in ROW_WORDS):
         return "its name says that it is an id"
     rows = [row for row, value in enumerate(values) if not is_missing(value)]
     known = [values[row] for row in rows]
     numbers = numbers_of(known)
     if len(known) < BY_CHANCE:
         return ""
+    is_unlike = len({*known}) == len(known)
     if numbers is None:
-        is_text = all(as_number(value) is None for value in known)
-        return "each row has another text" if is_text and len({*known}) == len(known) else ""
+        if any(as_number(value) is not None for value in known):
+            return ""
+        if all(map(A_DATE.fullmatch, known)):
+            return f"its values are dates; where they say when a sample was, type ?time={name}"
+        meant = all(map(MEANT_AS_NUMBER.fullmatch, known)) or has_a_unit(known)
+        return "each row has another text" if is_unlike and not meant else ""
     column = np.array(numbers)
     if np.array_equal(np.sort(column), np.arange(len(column)) + column.min()):
         return "it numbers the rows"
@@ -569,7 +665,12 @@ def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] =
     if (steps > 0).all() or (steps < 0).all():
         return "its values are all different and in order, as the number of a row"
     groups = ([block[row] for row in rows] for block in blocks)
-    return "it numbers the rows of each group" if any(_anew(column, g) for g in groups) else ""
+    if any(_anew(column, group) for group in groups):
+        return "it numbers the rows of each group"
+    named = {*NUMBER_WORDS} & {*words} or last.endswith(("id", "number", "nummer"))
+    if named and is_unlike and (column == np.round(column)).all():
+        return "its name says that it is an id, and its values are all different whole numbers"
+    return ""
 
 
 def _anew(column: np.ndarray, block: Sequence[object]) -> bool:

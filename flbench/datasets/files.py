@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -335,6 +336,25 @@ def folder_and_size(argument: str, owner: str) -> tuple[str, int | None]:
             f" {owner}:{folder}@32, or {owner}:{folder}"
         )
     return folder, int(size)
+
+
+def options_in(what: str, query: str) -> dict[str, str]:
+    """The options after a question mark, as in `leave=x,y&missing=drop`.
+
+    Args:
+        what: the data set, for the error.
+
+    Raises:
+        BadParameter: an option is there twice.
+    """
+    pairs = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+        raise BadParameter(
+            f"{what}: option '{twice}' is there twice: expected one; of several columns or values"
+            f" write {twice}=FIRST,SECOND"
+        )
+    return dict(pairs)
 
 
 def npz_parts(

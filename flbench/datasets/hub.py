@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -35,10 +34,11 @@ from flbench.datasets.files import (
     folder_and_size,
     in_range,
     narrowed,
+    options_in,
     refuse_row_numbers,
     tokens_or_numbers,
 )
-from flbench.datasets.images import as_array, stacked
+from flbench.datasets.images import as_array, refuse_unseen, stacked
 from flbench.datasets.parts import part_of
 from flbench.datasets.windows import by_time
 from flbench.errors import BadParameter, MissingData, UserError, in_one_line
@@ -73,7 +73,7 @@ def hub(root: Path, argument: str) -> Dataset:
         UserError: a column does not fit.
     """
     name, _, query = argument.partition("?")
-    options = dict(parse_qsl(query))
+    options = options_in(f"hub:{argument}", query)
     if unknown := [key for key in options if key not in OPTIONS]:
         raise BadParameter(f"hub:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
     splits = loaded(name)
@@ -298,4 +298,6 @@ def pictures(name: str, column: str, values: Sequence[Any], size: str | None) ->
                 Path(name), f"row {row} is {width}x{height}, row 1 is {first_width}x{first_height}:"
                 " images must be of one size, or be resized with size=PIXELS"
             )  # fmt: skip
-    return in_range(stacked(arrays), SIGNED)
+    found = stacked(arrays)
+    refuse_unseen(Path(name), found)
+    return in_range(found, SIGNED)

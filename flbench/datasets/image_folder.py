@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flbench.datasets.columns import written_twice
 from flbench.datasets.files import Pixels, damaged
-from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, stacked
+from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, refuse_unseen, stacked
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.errors import MissingData, UserError
 
@@ -171,6 +171,7 @@ def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderI
                 " must be of one size, or be resized by writing @SIZE after the folder"
             )
     x = stacked(arrays, colour)
+    refuse_unseen(folder, x)
     classes = ordered(kind for _, _, kind, _ in rows)
     domains = ordered(domain for _, domain, _, _ in rows)
     refuse_names(folder, classes, domains)

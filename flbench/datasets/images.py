@@ -27,6 +27,10 @@ OTHER_PICTURES = (
 )
 """Files that are pictures too, or arrays of them, and are refused rather than left out."""
 GREY = ("1", "L", "LA", "La")
+ORIENTATION = 274
+"""The tag of EXIF that says how the camera was held."""
+FEW = 8
+"""Pictures that may be the same by chance."""
 
 
 def opened(file: Path, size: int | None) -> np.ndarray:
@@ -45,20 +49,27 @@ def opened(file: Path, size: int | None) -> np.ndarray:
 
 
 def as_array(image: Image, size: int | None = None) -> np.ndarray:
-    """A picture as bytes: shape (height, width) if it is grey, else (height, width, 3).
+    """A picture as levels: shape (height, width) if it is grey, else (height, width, 3).
 
-    Of 16-bit grey levels the upper eight bits are taken. With `size` it is resized to size x size.
+    They are uint8, or uint16 of 16-bit grey ones, which `stacked` makes bytes of. It is turned as
+    EXIF says. With `size` it is resized to size x size.
 
     Raises:
         ValueError: its levels are no whole numbers below 65,536.
     """
     from PIL import Image as images
+    from PIL import ImageOps
 
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or image.mode == "I":
         levels = np.asarray(image)
         if levels.size and not 0 <= levels.min() <= levels.max() <= 65535:
             raise ValueError("its grey levels have 32 bits, expected 8 or 16")
-        image = images.fromarray((levels >> 8).astype(np.uint8))
+        deep = images.fromarray(levels.astype(np.int32))
+        if size is not None and deep.size != (size, size):
+            deep = deep.resize((size, size), images.Resampling.BILINEAR)
+        return np.asarray(deep).astype(np.uint16)
     if image.mode == "F":
         raise ValueError("its grey levels have 32 bits, expected 8 or 16")
     flat = image.convert("L" if image.mode in GREY else "RGB")
@@ -71,8 +82,38 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
     return np.asarray(flat)
 
 
+def refuse_unseen(where: Path, x: Tensor) -> None:
+    """Refuse pictures that are all the same, as they were not read as meant.
+
+    Args:
+        where: the folder, for the error.
+        x: pictures, shape (m, channels, height, width), uint8.
+
+    Raises:
+        UserError: they are.
+    """
+    if len(x) < FEW:
+        return
+    if bool((x == x[:1]).all()):
+        raise damaged(
+            where, "all its pictures are the same as they are read: what is transparent is not; if"
+            " their shapes are there, save them on a background"
+        )  # fmt: skip
+
+
 def stacked(arrays: Sequence[np.ndarray], colour: bool = False) -> Tensor:
-    """Pictures of one size as (m, 1 or 3, height, width), uint8; three channels if one has them."""
+    """Pictures of one size as (m, 1 or 3, height, width), uint8; three channels if one has them.
+
+    Of 16-bit levels as many upper bits are taken as the brightest of all has, eight or more: those
+    of a camera with 12 bits are not black.
+    """
+    deep = [array for array in arrays if array.dtype == np.uint16]
+    if deep:
+        bits = max(8, *(int(array.max()).bit_length() for array in deep))
+        arrays = [
+            (array >> (bits - 8)).astype(np.uint8) if array.dtype == np.uint16 else array
+            for array in arrays
+        ]
     if colour or any(array.ndim == 3 for array in arrays):
         arrays = [array if array.ndim == 3 else np.stack([array] * 3, axis=-1) for array in arrays]
     x = torch.from_numpy(np.stack(arrays))

@@ -241,12 +241,16 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
 
 
 def _doubts(data: Dataset) -> list[str]:
-    """What makes a number on a person's test part say less: rows and classes of one part only."""
-    if not data.keeps_test or data.test is None:
+    """What makes a number on test samples say less: rows in both parts, classes of one part only."""
+    if not data.keeps_test:
         return []
-    found, test = [], data.test.numpy()
     rows = data.x.reshape(len(data.x), -1).numpy()
     keys = np.array([hash(row.tobytes()) for row in rows])
+    if data.test is None:
+        again = len(keys) - len(np.unique(keys))
+        text = f"{again:,} of {len(keys):,} samples are equal to another one in x: where parts are"
+        return [f"{text} drawn, some are trained and tested on"] if again else []
+    found, test = [], data.test.numpy()
     if again := int(np.isin(keys[test], keys[~test]).sum()):
         found.append(f"{again:,} of {test.sum():,} test samples are training samples too, equal x")
     if data.task == "classes" and data.y.ndim == 1:

@@ -38,10 +38,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
-from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -61,9 +61,11 @@ from flbench.datasets.columns import (
     stand_ins,
     taken_for_classes,
     targets_of,
+    tells_labels,
+    texts_written_twice,
     true_groups,
 )
-from flbench.datasets.files import damaged, no_file, text_in
+from flbench.datasets.files import damaged, no_file, options_in, text_in
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.datasets.windows import by_time
 from flbench.errors import BadParameter
@@ -79,6 +81,9 @@ LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 OPTIONS = (LABEL, *RESERVED, "task", "missing", "leave", "use", "text", "time", "gap", "separator")
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+YEAR_LAST = re.compile(r"(\d{3,4}|\d{1,2}\.)(19|20)\d\d")
+"""A number that is a date with the year at its end, such as 28112026 or 11.2026."""
+YEAR_FIRST = re.compile(r"(19|20)\d\d")
 MEDIUM = "tables"
 NATURAL = True
 ABOUT = {"csv": DatasetInfo(source="yours", licence="yours", fetch="--dataset csv:FILE.csv")}
@@ -106,6 +111,8 @@ def table(root: Path, argument: str) -> Dataset:
     for option in ("leave", "use", "text", "time"):
         if unknown := [one for one in listed(options, option) if one not in columns]:
             raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
+    if len(whens := listed(options, "time")) > 1:
+        raise damaged(path, f"?time={','.join(whens)}: expected one column")
     left = listed(options, "leave")
     for one in targets:
         if one in left:
@@ -113,7 +120,10 @@ def table(root: Path, argument: str) -> Dataset:
     notes = [f"columns left out: {', '.join(left)}"] if left else []
     if when := options.get("time", "").strip():
         columns = in_order(path, when, columns)
-        notes.append(f"rows are in the order of column {when}, which is no feature")
+        first, last = columns[when][0], columns[when][-1]
+        notes.append(
+            f"rows are in the order of column {when}, from {first} to {last}, which is no feature"
+        )
     columns = {name: values for name, values in columns.items() if name not in (*left, when)}
     grouped = GROUP in columns and GROUP not in (*targets, *listed(options, "use"))
     kept = (*targets, *RESERVED, *([GROUP] if grouped else ()))
@@ -132,15 +142,32 @@ def table(root: Path, argument: str) -> Dataset:
         raise refused_ids(path, ids)
     fill = options.get("missing", "")
     if fill == "drop":
-        columns, features, dropped = without_gaps(columns, features)
+        whole, features, dropped = without_gaps(path, columns, features)
         notes += [f"rows left out, as a feature is missing: {dropped}"]
+        kinds = (*([] if task == "numbers" else targets), *RESERVED)
+        notes += [
+            f"with them went {', '.join(gone)} of column {name}"
+            for name in kinds
+            if name in columns and (gone := sorted({*columns[name]} - {*whole[name]}))
+        ]
+        columns = whole
     found = targets_of(path, task, {name: columns[name] for name in targets})
     if task == "classes":
         notes += taken_for_classes(targets[0], columns[targets[0]])
+    if task == "classes":
+        told = {name: one for name, one in features.items() if name not in listed(options, "use")}
+        labels = columns[targets[0]]
+        notes += [note for name, one in told.items() for note in tells_labels(name, one, labels)]
     measured = [name for name in features if name not in listed(options, "text")]
     measured += targets if task == "numbers" else []
     notes += [note for name in measured for note in stand_ins(name, columns[name])]
     notes += [note for name in features if name in measured for note in codes(name, columns[name])]
+    notes += [
+        note
+        for name, one in features.items()
+        if numbers_of([value for value in one if not is_missing(value)]) is None
+        for note in texts_written_twice(name, one)
+    ]
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
     domains: torch.Tensor | None = None
@@ -253,7 +280,7 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
     name, mark, query = argument.rpartition("?")
     if not mark or "=" not in query:
         return argument, {}
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = options_in(f"csv:{argument}", query)
     if unknown := [key for key in options if key not in OPTIONS]:
         raise BadParameter(f"csv:{argument}: expected {', '.join(OPTIONS)}, got {unknown[0]}")
     if (task := options.get("task", "classes")) not in TASKS:
@@ -300,7 +327,9 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     """The columns of a file by name, texts without spaces around them."""
     try:
         text = text_in(path, LARGEST)
-        lines = csv.reader(io.StringIO(text), strict=True, delimiter=separator)
+        lines = csv.reader(
+            io.StringIO(text), strict=True, delimiter=separator, skipinitialspace=True
+        )
         head, *rows = [row for row in lines if row] or [[]]
     except (ValueError, TypeError, csv.Error) as error:
         raise damaged(path, f"it is no table in UTF-8: {error}") from None
@@ -338,7 +367,9 @@ def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, 
     if gone := [row for row, value in enumerate(columns[when], 1) if is_missing(value)]:
         raise damaged(path, f"column '{when}' has no time in row {gone[0]}: fill it in")
     moments: list[float] | None = numbers_of(columns[when])
-    if moments is None:
+    if moments is not None:
+        refuse_unsorted(path, when, columns[when])
+    else:
         try:
             dates = [datetime.fromisoformat(value) for value in columns[when]]
         except ValueError as error:
@@ -359,12 +390,36 @@ def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, 
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
+def refuse_unsorted(path: Path, when: str, values: list[str]) -> None:
+    """Refuse numbers that are dates whose year comes last, as they do not sort in time.
+
+    Raises:
+        UserError: they are, such as 28112026 or 11.2026.
+    """
+    if all(map(YEAR_LAST.fullmatch, values)) and not all(map(YEAR_FIRST.match, values)):
+        raise damaged(
+            path, f"column '{when}' holds numbers such as {values[0]}, which end in the year and do"
+            " not sort in time: write dates such as 2026-11-28"
+        )  # fmt: skip
+
+
 def without_gaps(
-    columns: dict[str, list[str]], features: dict[str, list[str]]
+    path: Path, columns: dict[str, list[str]], features: dict[str, list[str]]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]], int]:
-    """The rows in which no feature is missing: all columns, the features, rows left out."""
+    """The rows in which no feature is missing: all columns, the features, rows left out.
+
+    Raises:
+        UserError: none is left.
+    """
     rows = len(next(iter(columns.values())))
     kept = [i for i in range(rows) if not any(is_missing(one[i]) for one in features.values())]
+    if not kept:
+        gaps = {name: sum(map(is_missing, one)) for name, one in features.items()}
+        most = max(gaps, key=gaps.__getitem__)
+        raise damaged(
+            path, f"each row lacks a feature, most of them '{most}' ({gaps[most]} of {rows} rows):"
+            f" expected rows without gaps; leave it out with ?leave={most}, or type missing=mean"
+        )  # fmt: skip
     left = {name: [values[i] for i in kept] for name, values in columns.items()}
     return left, {name: left[name] for name in features}, rows - len(kept)
 

@@ -8,12 +8,12 @@ Paths are relative to the current folder. Files that do not follow the rules bel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
-from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from flbench.datasets.files import (
     joined,
     narrowed,
     npz_parts,
+    options_in,
     refuse_row_numbers,
     scaled,
     tokens_or_numbers,
@@ -40,6 +41,14 @@ from flbench.errors import BadParameter
 from flbench.results.files import user_path
 from flbench.tasks import TASKS, TaskName
 
+DOMAINS = ("domains", "domains_train", "domains_test")
+"""Arrays that say whose a sample is."""
+CLIENTS = re.compile(
+    r"client|user|site|group|domain|hospital|device|subject|patient", re.IGNORECASE
+)
+"""What the names of such arrays hold in others' files."""
+PART = re.compile(r"[xy]_?(train|test|val|valid|validation|dev)", re.IGNORECASE)
+"""Names of samples and labels of a part."""
 ABOUT = {
     "npz": DatasetInfo(source="yours", licence="yours", fetch="--dataset npz:FILE.npz"),
     "images": DatasetInfo(source="yours", licence="yours", fetch="--dataset images:FOLDER[@SIZE]"),
@@ -65,7 +74,10 @@ def npz(root: Path, argument: str) -> Dataset:
         y = numbered(path, "labels", y)
         count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
-    data = Dataset(f"npz:{argument}", x, y, count, domains, test, keeps_test=True, task=task)
+    data = Dataset(
+        f"npz:{argument}", x, y, count, domains, test, notes=left_out(path, stored),
+        keeps_test=True, task=task,
+    )  # fmt: skip
     data = by_time(data, x.numpy()) if x.ndim < 4 else data
     if data.gap is None and x.is_floating_point():
         refuse_row_numbers(path, "x", x)
@@ -85,7 +97,7 @@ def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
     name, mark, query = argument.rpartition("?")
     if not mark or "=" not in query:
         return argument, {}
-    options = dict(parse_qsl(query))
+    options = options_in(f"npz:{argument}", query)
     if unknown := [key for key in options if key not in ("kind", "task")]:
         raise BadParameter(f"npz:{argument}: expected kind or task, got {unknown[0]}")
     if (task := options.get("task", "classes")) not in TASKS:
@@ -182,12 +194,36 @@ def numbered(path: Path, what: str, y: Tensor) -> Tensor:
     return y
 
 
+def left_out(path: Path, stored: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """A note on the arrays of a file that are not read.
+
+    Raises:
+        UserError: one of them says whose a sample is, or is of a part.
+    """
+    whole = "x" in stored and "x_train" not in stored
+    read = ("x", "y") if whole else ("x_train", "y_train", "x_test", "y_test")
+    others = [key for key in stored if key not in (*read, *DOMAINS)]
+    for key in others:
+        if CLIENTS.search(key):
+            raise damaged(
+                path, f"its array {key} is not read: whose a sample is stands in domains, whole"
+                " numbers 0..D-1; rename it"
+            )  # fmt: skip
+        if key in ("x", "y") or PART.fullmatch(key):
+            raise damaged(
+                path, f"it has {key} beside {', '.join(read)}, which is not read: expected x_train,"
+                " y_train, x_test and y_test, or x and y without a test part; of validation, join"
+                " it to the training part"
+            )  # fmt: skip
+    return (f"arrays left out: {', '.join(others)}",) if others else ()
+
+
 def domains_of(path: Path, stored: dict[str, np.ndarray], sizes: list[int]) -> Tensor | None:
     """Domain 0..D-1 of each sample, shape (m,), or None if the file has no domains.
 
     They are in `domains_train` and `domains_test`, or in `domains`, the training part first.
     """
-    keys = [key for key in ("domains", "domains_train", "domains_test") if key in stored]
+    keys = [key for key in DOMAINS if key in stored]
     if not keys:
         return None
     if keys != ["domains"] and keys != ["domains_train", "domains_test"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -624,3 +625,188 @@ def test_a_path_without_its_kind_says_what_to_type(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=mention(typed)):
             load_dataset(name, Path("nowhere"))
+
+
+# --- what people's tables hold -----------------------------------------------------------------
+
+
+def rows_with(name: str, values: list[str], labels: list[str] | None = None) -> str:
+    """A table of a column of noise and another one; labels are 0 and 1 in turn."""
+    rng = np.random.default_rng(0)
+    told = labels or [str(i % 2) for i in range(len(values))]
+    lines = [f"{y},{rng.normal():.3f},{v}" for y, v in zip(told, values, strict=True)]
+    return "\n".join([f"label,noise,{name}", *lines])
+
+
+NOISE = [f"{one:.3f}" for one in np.random.default_rng(1).normal(size=24)]
+
+
+@pytest.mark.parametrize("name", ["0", "年齢", "возраст", "%", "grid", "covid"])
+def test_a_feature_may_have_any_name(tmp_path: Path, name: str) -> None:
+    assert loaded(tmp_path, rows_with(name, NOISE)).x.shape == (24, 2)
+
+
+SPARSE = [str(7 * i * i % 101 + 100 * i) for i in (5, 3, 8, 1, 9, 2, 7, 4, 6, 0, 11, 10)]
+"""Twelve different whole numbers in no order, which number nothing."""
+
+
+@pytest.mark.parametrize(
+    "name", ["id_cliente", "Id Paciente", "customerid", "case_number", "Matrikelnummer", "mrn",
+             "Unnamed: 0", "__index_level_0__"],
+)  # fmt: skip
+def test_an_id_is_known_by_its_name_in_other_forms(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"'{re.escape(name)}' is no feature: .*leave="):
+        loaded(tmp_path, rows_with(name, SPARSE))
+    assert loaded(tmp_path, rows_with("population", SPARSE)).x.shape == (12, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([f"1,{i:03d}" for i in range(24)], "holds numbers such as '1,000'"),
+        ([f"\u2212{i}.5" for i in range(24)], "holds numbers such as '\u22120.5'"),
+        ([f"{i}\u00a0000" for i in range(24)], "holds numbers such as"),
+        ([f"{i} kg" for i in range(24)], "numbers with a unit, such as '0 kg'"),
+        ([f"<{i}" for i in range(24)], "numbers with a unit"),
+        ([f"2026-11-{i + 1:02d}" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"{i % 12 + 1}.11.2026" for i in range(24)], r"dates; .*\?time=it"),
+    ],
+)
+def test_numbers_and_dates_for_people_are_no_texts(
+    tmp_path: Path, values: list[str], why: str
+) -> None:
+    """Left out as texts that are all different, they would be lost without a word."""
+    quoted = [f'"{value}"' for value in values]
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, rows_with("it", quoted))
+
+
+@pytest.mark.parametrize("values", [[f"{rooms} rooms" for rooms in (3, 4, 4)] * 8,
+                                    ["north", "south", "3rd"] * 8])  # fmt: skip
+def test_few_texts_with_numbers_stay_texts(tmp_path: Path, values: list[str]) -> None:
+    assert loaded(tmp_path, rows_with("it", values)).x.shape == (24, 1 + len({*values}))
+
+
+def test_measured_labels_for_people_are_no_classes(tmp_path: Path) -> None:
+    values = [f'"{i % 6 + 1},5"' for i in range(24)]
+    with pytest.raises(UserError, match=mention("1,5", "task=numbers", "1234.5")):
+        loaded(tmp_path, rows_with("it", NOISE, values))
+
+
+LABELS = [str(i % 3) for i in range(24)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"is {label}" if at else "" for at, label in enumerate(LABELS)],
+        [" ".join(["kind", label]) for label in LABELS],
+    ],
+)
+def test_the_label_again_is_no_feature_with_gaps_too(tmp_path: Path, values: list[str]) -> None:
+    with pytest.raises(UserError, match="the label again"):
+        loaded(tmp_path, rows_with("it", values, LABELS), "?missing=indicator")
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([f"k{label}{at % 2}" for at, label in enumerate(LABELS)], 1),  # kinds of the label
+        (["1" if label == "2" else "0" for label in LABELS], 1),  # whether it is one
+        (["1" if at % 5 else "0" for at in range(24)], 0),
+    ],
+)
+def test_what_may_be_made_from_the_label_has_a_note(
+    tmp_path: Path, values: list[str], count: int
+) -> None:
+    found = loaded(tmp_path, rows_with("it", values, LABELS))
+    assert sum("column it may be made from the label" in note for note in found.notes) == count
+    assert not any("made from" in note for note in
+                   loaded(tmp_path, rows_with("it", values, LABELS), "?use=it").notes)  # fmt: skip
+
+
+PRICES = [str(100 + 37 * i * i % 997) for i in range(24)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"{np.log(float(price)):.6f}" for price in PRICES],
+        [f"{float(price) / 10:.0f}" for price in PRICES],
+        [price if at else "" for at, price in enumerate(PRICES)],
+        [f"{-float(price)}" for price in PRICES],
+    ],
+)
+def test_the_target_by_a_curve_or_rounded_is_no_feature(tmp_path: Path, values: list[str]) -> None:
+    with pytest.raises(UserError, match="the target again"):
+        loaded(tmp_path, rows_with("it", values, PRICES), "?task=numbers&missing=mean")
+
+
+def test_a_row_without_gaps_must_be_left(tmp_path: Path) -> None:
+    columns = rows_with("it", ["", "NA"] * 12)
+    with pytest.raises(UserError, match=mention("it", "24 of 24", "missing=mean", "leave=it")):
+        loaded(tmp_path, columns, "?missing=drop")
+    rows = "client," + rows_with("it", ["", *NOISE[1:]]).replace("\n", "\na,").replace(
+        "a,", "b,", 1
+    )
+    found = loaded(tmp_path, rows, "?missing=drop")
+    assert "with them went b of column client" in found.notes
+
+
+def test_texts_of_features_in_two_ways_have_a_note(tmp_path: Path) -> None:
+    for values, count in (
+        (["Male", "male", "f"], 1),
+        (["m", "f", "d"], 0),
+        (["yes", "no", "y"], 1),
+    ):
+        found = loaded(tmp_path, rows_with("it", values * 8))
+        assert sum("written" in note or "in one way" in note for note in found.notes) == count
+
+
+@pytest.mark.parametrize("pair", [("<=50K", "<=50K."), ("new york", "new  york"), ("cat", "'cat'")])
+def test_labels_with_a_dot_spaces_or_quotes_are_one(tmp_path: Path, pair: tuple[str, str]) -> None:
+    labels = [*pair, "other"] * 8
+    with pytest.raises(UserError, match="written in two ways"):
+        loaded(tmp_path, rows_with("it", NOISE, labels))
+
+
+def test_spaces_before_quotes_are_no_part_of_a_value(tmp_path: Path) -> None:
+    lines = [f'"{i % 2}", "h{i % 3}", "{value}"' for i, value in enumerate(NOISE)]
+    found = loaded(tmp_path, "\n".join(["label, client, a", *lines]))
+    assert (found.x.shape, found.domain_names) == ((24, 1), ("h0", "h1", "h2"))
+
+
+def test_an_option_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    table = rows_with("it", NOISE)
+    with pytest.raises(UserError, match=mention("leave", "twice", "leave=FIRST,SECOND")):
+        loaded(tmp_path, table, "?leave=it&leave=noise")
+    with pytest.raises(UserError, match=mention("time", "noise,it", "one column")):
+        loaded(tmp_path, table, "?time=noise,it")
+
+
+@pytest.mark.parametrize(
+    ("times", "refused"),
+    [
+        ([f"{i % 28 + 1:02d}112026" for i in range(24)], True),
+        ([f"{i % 12 + 1}.{2020 + i // 12}" for i in range(24)], True),
+        ([f"202611{i + 1:02d}" for i in range(24)], False),
+        ([f"{1700000000 + i}" for i in range(24)], False),
+    ],
+)
+def test_dates_that_end_in_the_year_are_no_order(
+    tmp_path: Path, times: list[str], refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(UserError, match=mention(times[0], "2026-11-28")):
+            loaded(tmp_path, rows_with("at", times), "?time=at")
+    else:
+        (note,) = [one for one in loaded(tmp_path, rows_with("at", times), "?time=at").notes
+                   if "order" in one]  # fmt: skip
+        assert f"from {times[0]} to {times[-1]}" in note
+
+
+def test_equal_samples_have_a_note_where_parts_are_drawn(tmp_path: Path) -> None:
+    once = rows_with("it", NOISE)
+    for table, count in ((once, 0), ("\n".join([once, *once.splitlines()[1:3]]), 2)):
+        text = "\n".join(contents(loaded(tmp_path, table)))
+        assert (f"{count} of 26 samples are equal" in text) == bool(count)

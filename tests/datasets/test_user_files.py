@@ -355,6 +355,49 @@ def test_sixteen_bits_of_grey_are_scaled_and_more_are_refused(tmp_path: Path) ->
         through(tmp_path, "images")
 
 
+def test_pictures_that_differ_in_what_is_transparent_alone_are_refused(tmp_path: Path) -> None:
+    for at in range(8):
+        (tmp_path / "ab"[at % 2]).mkdir(exist_ok=True)
+        levels = np.stack([np.zeros((4, 4))] * 3 + [np.eye(4) * 25 * at], axis=2)
+        Image.fromarray(levels.astype(np.uint8)).save(tmp_path / "ab"[at % 2] / f"{at}.png")
+    with pytest.raises(UserError, match=mention("same", "transparent", "background")):
+        through(tmp_path, "images")
+
+
+@pytest.mark.parametrize(("most", "shift"), [(200, 0), (4095, 4), (65535, 8)])
+def test_sixteen_bits_of_which_fewer_are_used_are_not_black(
+    tmp_path: Path, most: int, shift: int
+) -> None:
+    for name, levels in (("a", [[0, most]]), ("b", [[most // 2, most // 4]])):
+        (tmp_path / name).mkdir()
+        Image.fromarray(np.array(levels, np.uint16)).save(tmp_path / name / "1.png")
+    found = ((through(tmp_path, "images").x + 1) * 127.5).round().flatten().tolist()
+    assert found == [one >> shift for one in (0, most, most // 2, most // 4)]
+
+
+def test_a_picture_is_turned_as_its_camera_was(tmp_path: Path) -> None:
+    for at, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        picture = Image.fromarray(np.arange(8, dtype=np.uint8).reshape(2, 4) * 30 + at)
+        exif = picture.getexif()
+        exif[274] = 6
+        picture.save(tmp_path / name / "1.png", exif=exif)
+    assert through(tmp_path, "images").x.shape == (2, 1, 4, 2)
+
+
+@pytest.mark.parametrize(
+    "key", ["clients", "groups", "hospital", "domain", "x", "x_val", "y_test2"]
+)
+def test_arrays_that_are_not_read_are_no_secret(tmp_path: Path, key: str) -> None:
+    path = stored(tmp_path / "mine.npz", **{key: np.arange(12)})
+    if key == "y_test2":
+        notes = load_dataset(f"npz:{path}", Path("nowhere")).notes
+        assert notes == ("arrays left out: y_test2",)
+        return
+    with pytest.raises(UserError, match=mention(key)):
+        load_dataset(f"npz:{path}", Path("nowhere"))
+
+
 def shown(file: Path, level: int) -> None:
     """A grey picture in a file, and its folders."""
     file.parent.mkdir(parents=True, exist_ok=True)
