@@ -241,7 +241,7 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
 
 
 def _doubts(data: Dataset) -> list[str]:
-    """What makes a number on test samples say less: rows in both parts, classes of one part only."""
+    """What makes a number on test samples say less: equal rows, classes of one part only."""
     if not data.keeps_test:
         return []
     rows = data.x.reshape(len(data.x), -1).numpy()
