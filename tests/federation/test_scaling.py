@@ -171,7 +171,7 @@ def test_no_tested_row_of_a_table_moves_what_is_trained_on(tmp_path: Path, missi
 
     def of(rows: Sequence[str]) -> Federation:
         path.write_text("\n".join(["label,client,n,word", *rows]), encoding="utf-8")
-        return divided(load_dataset(f"csv:{path}?missing={missing}&use=n", tmp_path))
+        return divided(load_dataset(f"csv:{path}?missing={missing}&use=n,word", tmp_path))
 
     rows = [f"{i % 2},c{i // 10},{i},{'?' if i % 7 == 3 else 'ab'[i % 2]}" for i in range(40)]
     first = of(rows)
