@@ -137,6 +137,8 @@ def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
 
 PACKED = {
     b"\x1f\x8b": "a gzip file: unpack it with gunzip",
+    b"BZh": "a bzip2 file: unpack it with bunzip2",
+    b"\xfd7zXZ": "an xz file: unpack it with unxz",
     b"PK\x03\x04": "a zip file or a workbook: unpack it, or save its sheet as CSV UTF-8",
     b"\xd0\xcf\x11\xe0": "a workbook: save its sheet as CSV UTF-8",
     b"PAR1": "a parquet file: read its folder with hub:FOLDER, or save it as CSV",

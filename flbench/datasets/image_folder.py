@@ -18,6 +18,8 @@ from flbench.datasets.images import OTHER_PICTURES, SUFFIXES, opened, refuse_uns
 from flbench.datasets.parts import parts_of, words_for_parts
 from flbench.errors import MissingData, UserError
 
+BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"BM", b"II*\x00", b"MM\x00*", b"RIFF", b"GIF8")
+"""What files of pictures begin with."""
 MASKS = frozenset(("mask", "masks", "annotation", "annotations", "segmentation", "segmentations"))
 """Names of folders of pictures that say which pixel of another picture is what."""
 
@@ -67,6 +69,11 @@ def listed(folder: Path) -> list[tuple[str, str, str, Path]]:
             no_parts(base / domain, names(base / domain))
             for kind in names(base / domain):
                 files = images(base / domain / kind)
+                if deeper := names(base / domain / kind):
+                    raise damaged(
+                        base / domain / kind, f"it has a folder {deeper[0]}/ below a class, whose"
+                        " pictures would be left out: move them up, or take it away"
+                    )  # fmt: skip
                 if not files:
                     raise damaged(base / domain / kind, "it has no image")
                 found += [(part, domain, kind, file) for file in files]
@@ -141,13 +148,28 @@ def images(folder: Path) -> list[Path]:
     Raises:
         UserError: it holds pictures of a kind that is not read, which would be left out.
     """
-    files = [p for p in folder.iterdir() if p.is_file() and p.name[0] != "."]
+    files = [p for p in folder.iterdir() if not p.is_dir() and p.name[0] != "."]
     if other := sorted(p.name for p in files if p.suffix.lower() in OTHER_PICTURES):
         raise damaged(
             folder, f"{other[0]} is a picture of a kind that is not read: expected"
             f" {', '.join(SUFFIXES)}; convert it, or take it away"
         )  # fmt: skip
+    unknown = sorted(p for p in files if p.suffix.lower() not in SUFFIXES)
+    if pictures := [path.name for path in unknown if is_picture(path)]:
+        raise damaged(
+            folder, f"{pictures[0]} is a picture by its first bytes, or a link that leads nowhere,"
+            f" and not by its name: expected {', '.join(SUFFIXES)}; rename it, or take it away"
+        )  # fmt: skip
     return sorted(p for p in files if p.suffix.lower() in SUFFIXES)
+
+
+def is_picture(file: Path) -> bool:
+    """Whether a file begins as pictures do, or is a link to none."""
+    try:
+        with file.open("rb") as opened_file:
+            return opened_file.read(12).startswith(BEGINNINGS)
+    except OSError:
+        return True
 
 
 def read(folder: Path, size: int | None = None, colour: bool = False) -> FolderImages:

@@ -55,11 +55,13 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
     EXIF says. With `size` it is resized to size x size.
 
     Raises:
-        ValueError: its levels are no whole numbers below 65,536.
+        ValueError: its levels are no whole numbers below 65,536, or it has several pictures.
     """
     from PIL import Image as images
     from PIL import ImageOps
 
+    if (frames := getattr(image, "n_frames", 1)) > 1:
+        raise ValueError(f"it has {frames} pictures: save each in a file of its own")
     if image.getexif().get(ORIENTATION, 1) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16") or image.mode == "I":

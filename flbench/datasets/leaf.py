@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
+from flbench.datasets.columns import written_twice
 from flbench.datasets.files import damaged, folder_and_size, narrowed, refuse_row_numbers
 from flbench.datasets.parts import words_for_parts
 from flbench.datasets.windows import by_time
@@ -78,6 +79,11 @@ def leaf(root: Path, argument: str) -> Dataset:
         sizes.append(len(labels))
     if not labels:
         raise damaged(home, "its users have no samples")
+    if pair := written_twice([*users]):
+        raise damaged(
+            home, f"it has the users '{pair[0]}' and '{pair[1]}', which are one written in two"
+            " ways: write one of them"
+        )  # fmt: skip
     if len(owners) > 1 and not owners[0] & owners[1]:
         raise UserError(
             f"{home} has {len(owners[0])} users in train/ and {len(owners[1])} others in test/:"
@@ -96,10 +102,15 @@ def leaf(root: Path, argument: str) -> Dataset:
     test = torch.arange(len(labels)) >= sizes[0] if len(sizes) > 1 else None
     others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
     unread = sorted(words_for_parts(others)) if len(sizes) > 1 else []
-    notes = tuple(f"folder {name}/ is left out" for name in unread)
+    notes = [f"folder {name}/ is left out" for name in unread]
+    if not text and 2 * (known := len({*labels})) < classes:
+        notes.append(
+            f"{known} of the labels 0..{classes - 1} occur, and the network has {classes} outputs:"
+            " number the labels anew if these are all"
+        )
     data = Dataset(
         f"leaf:{argument}", x, y, classes, torch.tensor(domains), test,
-        label_names=names, domain_names=tuple(users), notes=notes, keeps_test=True,
+        label_names=names, domain_names=tuple(users), notes=tuple(notes), keeps_test=True,
     )  # fmt: skip
     if not text:
         return data
@@ -125,9 +136,20 @@ def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
         found = [(user, list(data[user]["x"]), list(data[user]["y"])) for user in named]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"it is no LEAF file: {type(error).__name__}: {error}") from None
-    for user, x, y in found:
+    if unlisted := [user for user in data if user not in named]:
+        raise damaged(
+            path, f"'users' does not list {unlisted[0]}, whose samples are in 'user_data': list"
+            " each user, or take its samples out"
+        )  # fmt: skip
+    counts = content.get("num_samples", [len(y) for _, _, y in found])
+    for (user, x, y), count in zip(found, counts if isinstance(counts, list) else (), strict=False):
         if len(x) != len(y):
             raise damaged(path, f"user {user} has {len(x)} samples and {len(y)} labels")
+        if count != len(y):
+            raise damaged(
+                path, f"'num_samples' says {count} of user {user}, whose samples are {len(y)}: the"
+                " file is cut, or edited by hand"
+            )  # fmt: skip
     return found
 
 

@@ -68,6 +68,11 @@ def divided(
     fixed = fixed_parts(dataset, suite.test_fraction, suite.validation_fraction)
     for note in fixed.notes:
         say(f"{dataset.name}: {note}")
+    if suite.clients > len(dataset.labels):
+        raise UserError(
+            f"suite.clients={suite.clients} of {len(dataset.labels)} samples: expected a sample or"
+            " more for each client; use fewer clients"
+        )
     held_out = unseen_domains(suite, dataset)
     server, test_pool = set_aside(suite, dataset, seed, fixed, held_out)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))

@@ -182,6 +182,10 @@ def test_a_run_no_longer_than_its_warmup_says_so(typed: Typed) -> None:
         (("-p", "fedavg", "-s", "noisy-noniid", "--set", "clients=0"), r"'clients': input should be greater than or equal to 1.*got 0"),
         (("-p", "fedavg", "-s", "noisy-noniid", "--set", "lr=-1"), r"'local\.lr': input should be greater than 0, default 0\.01; got -1"),
         (("-p", "fedavg", "-s", "noisy-noniid", "--set", "clients=500"), r"expected at least|use fewer clients"),
+        (
+            ("-p", "fedavg", "-s", "iid", "--set", "clients=100000000"),
+            "suite.clients=100000000 of 1797 samples.*use fewer clients",
+        ),
         (("-p", "fedavg", "-s", "noisy-noniid", "--dataset", "fashion-mnist"), r"'fashion-mnist' expects train-images-idx3-ubyte.*--data-root or FLBENCH_DATA"),
         (("-p", "fedavg", "-s", "none.toml"), r"suite 'none\.toml': cannot read"),
         (("-p", "fedavg", "-s", "noisy-noniid", "--sink", "wandbb"), r"unknown sink 'wandbb'; did you mean 'wandb'\?"),

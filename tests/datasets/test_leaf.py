@@ -242,3 +242,31 @@ def test_a_user_listed_often_is_refused_before_it_is_copied(tmp_path: Path) -> N
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"expects train/\*.json"):
         loaded(tmp_path)
+
+
+def changed(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"users": ["a"], "num_samples": [1]}, ("users", "b")),
+        ({"num_samples": [1, 3]}, ("num_samples", "3", "b", "2")),
+    ],
+)
+def test_a_file_whose_parts_do_not_fit_is_refused(
+    tmp_path: Path, fields: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    changed(stored(tmp_path, "all_data", TRAIN), **fields)
+    with pytest.raises(UserError, match=mention(*facts)):
+        loaded(tmp_path)
+
+
+def test_users_in_two_ways_and_labels_with_gaps(tmp_path: Path) -> None:
+    stored(tmp_path, "all_data", {"ann": ([[0.1, 0.7]], [0]), "Ann": ([[0.4, 0.2]], [5])})
+    with pytest.raises(UserError, match=mention("ann", "Ann", "two ways")):
+        loaded(tmp_path)
+    stored(tmp_path, "all_data", {"ann": ([[0.1, 0.7]], [0]), "ben": ([[0.4, 0.2]], [5])})
+    (note,) = loaded(tmp_path).notes
+    assert mentions(note, "2", "0..5", "6 outputs")

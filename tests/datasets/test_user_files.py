@@ -355,6 +355,42 @@ def test_sixteen_bits_of_grey_are_scaled_and_more_are_refused(tmp_path: Path) ->
         through(tmp_path, "images")
 
 
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("a/scan", ("scan", "first bytes", ".png")),
+        ("a/scan.png.bak", ("scan.png.bak", "first bytes")),
+        ("a/sub/1.png", ("a", "has folders", "mixes")),
+        ("p/a/sub/1.png", ("sub/", "below a class")),
+        ("a/notes.txt", ()),
+    ],
+)
+def test_a_picture_that_would_be_left_out_is_refused(
+    tmp_path: Path, name: str, facts: tuple[str, ...]
+) -> None:
+    for kind in ("p/a", "p/b") if name.startswith("p") else ("a", "b"):
+        shown(tmp_path / kind / "1.png", 100)
+        shown(tmp_path / kind / "2.png", 200)
+    source = tmp_path / ("p/a" if name.startswith("p") else "a") / "1.png"
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    content = b"no picture" if name.endswith(".txt") else source.read_bytes()
+    (tmp_path / name).write_bytes(content)
+    if not facts:
+        assert len(through(tmp_path, "images").y) == 4
+        return
+    with pytest.raises(UserError, match=mention(*facts)):
+        through(tmp_path, "images")
+
+
+def test_a_file_of_several_pictures_is_refused(tmp_path: Path) -> None:
+    shown(tmp_path / "b" / "1.png", 100)
+    (tmp_path / "a").mkdir()
+    pages = [Image.fromarray(np.full((4, 4), 50 * one, np.uint8)) for one in (1, 2)]
+    pages[0].save(tmp_path / "a" / "1.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(UserError, match=mention("1.tif", "2 pictures")):
+        through(tmp_path, "images")
+
+
 def test_pictures_that_differ_in_what_is_transparent_alone_are_refused(tmp_path: Path) -> None:
     for at in range(8):
         (tmp_path / "ab"[at % 2]).mkdir(exist_ok=True)
