@@ -174,9 +174,14 @@ def _table(
     lines += differ if first == table.caption else same
     for scale, found in known.items():
         lines += _parts(scale, table, found)
-    if table.measured(table.judged) != table.measured("served"):
+    if table.measured(table.judged) != _served(table):
         lines += _as_served(known.values())
     return lines
+
+
+def _served(table: PaperTable) -> str:
+    """Name of our number of what is served; of newcomers that before their local epochs."""
+    return table.measured("served").removesuffix("_tuned")
 
 
 def _ran(found: Sequence[ReproducedValue]) -> bool:
@@ -234,7 +239,7 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
         settings = {**table.scale[scale].settings, **table.scale[scale].on.get(dataset, {})}
         words = ", ".join(f"{key} = {value}" for key, value in settings.items())
         lines += ["", f"**{suite} on {dataset}, scale {scale}**" + (f" ({words})" if words else "")]
-        served = table.measured("served")
+        served = _served(table)
         beside = served != table.measured(table.judged)
         names = (*COLUMNS, SERVED) if beside else COLUMNS
         headings = [(name, name not in NUMBERS) for name in names]

@@ -141,6 +141,7 @@ def test_a_run_whose_accuracy_still_moves_gets_no_verdict_on_when_it_is_final() 
         result = SimpleNamespace(
             seed=0,
             method=SimpleNamespace(plugins=[]),
+            environment={},
             suite={"rounds": 50, "dataset": "d"},
             metrics=lambda: {"rounds_to_final": final, "seconds_to_final": 9.0},
         )
