@@ -6,9 +6,11 @@ Section `[on.<data set>]` holds the fields that differ when the suite runs on an
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +34,7 @@ from flbench.core.parameters import checked, parse
 from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.metrics import Rule
-from flbench.plugin.registry import find, load_entry
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.results.files import read_bounded
 from flbench.results.hashed_fields import DESCRIBES, LATER, described, hashed
 
@@ -446,8 +448,28 @@ def load_suite(
     section = sections.get(dataset, {}) if isinstance(sections, dict) else sections
     if not isinstance(section, dict):
         raise BadParameter(f"suite '{name}': expected tables [on.DATASET], got on = {sections!r}")
+    _refuse_sections(name, sections)
     _merge(table, section)
     return build_suite(name, table, overrides, path.parent)
+
+
+def _refuse_sections(name: str, sections: Mapping[str, Any]) -> None:
+    """Refuse sections that would never be read: of a misspelt data set, or with misspelt fields.
+
+    A name that is like no installed one may be that of a package that is not installed.
+
+    Raises:
+        UnknownName: there are such.
+    """
+    known = entries("datasets")
+    for dataset, section in sections.items():
+        entry = re.split(r"[:\[]", dataset)[0]
+        if entry not in known and difflib.get_close_matches(entry, known, cutoff=0.8):
+            raise UnknownName(f"data set of [on.{dataset}] in suite '{name}'", entry, known)
+        for field in section if isinstance(section, dict) else ():
+            if field not in Suite.model_fields:
+                what = f"field of [on.{dataset}] in suite '{name}'"
+                raise UnknownName(what, field, suite_fields(), listed="there are")
 
 
 def _installed(name: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from mentions import mention
 from toy import toy_suite
 
-from flbench.errors import UserError
+from flbench.errors import UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.suite import _place, load_suite
 
@@ -120,3 +120,25 @@ def test_an_installed_suite_takes_the_place_of_one_that_is_superseded() -> None:
     places = {name: load_suite(name).superseded_by for name in entries("suites")}
     for new in filter(None, places.values()):
         assert places[new] == "", "the newest one is named"
+
+
+@pytest.mark.parametrize(
+    ("section", "facts"),
+    [
+        ("[on.digit]\nrounds = 3", ("on.digit", "digits")),
+        ("[on.fashion-mnist]\nround = 3", ("on.fashion-mnist", "round", "rounds")),
+        ("[on.somebodys-own]\nrounds = 3", ()),
+        ('[on."digit-5[mnist,usps]"]\nrounds = 3', ()),
+    ],
+)
+def test_sections_that_would_never_be_read_are_refused(
+    tmp_path: Path, section: str, facts: tuple[str, ...]
+) -> None:
+    path = tmp_path / "mine.toml"
+    text = (Path(load_entry(find("suites", "iid")))).read_text(encoding="utf-8")
+    path.write_text(f"{text}\n{section}\n", encoding="utf-8")
+    if not facts:
+        assert load_suite(str(path)).name == "mine"
+        return
+    with pytest.raises(UnknownName, match=mention(*facts)):
+        load_suite(str(path))
