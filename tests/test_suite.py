@@ -126,7 +126,7 @@ def test_an_installed_suite_takes_the_place_of_one_that_is_superseded() -> None:
     ("section", "facts"),
     [
         ("[on.digit]\nrounds = 3", ("on.digit", "digits")),
-        ("[on.fashion-mnist]\nround = 3", ("on.fashion-mnist", "round", "rounds")),
+        ("[on.usps]\nround = 3", ("on.usps", "round", "rounds")),
         ("[on.somebodys-own]\nrounds = 3", ()),
         ('[on."digit-5[mnist,usps]"]\nrounds = 3', ()),
     ],
