@@ -334,6 +334,8 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     except (ValueError, TypeError, csv.Error) as error:
         raise damaged(path, f"it is no table in UTF-8: {error}") from None
     names = [name.strip() for name in head]
+    if names[:1] and names[0].lower().startswith("sep="):
+        raise damaged(path, f"its first line is '{separator.join(head)}', no names: take it away")
     if len(names) == 1:
         for other, word in SEPARATORS.items():
             if other in names[0]:
@@ -352,7 +354,14 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
         )  # fmt: skip
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
-            raise damaged(path, f"row {number} has {len(row)} values, expected {len(names)}")
+            shown = f"row {number} has {len(row)} values, expected {len(names)}"
+            if number > 1:
+                raise damaged(path, shown)
+            raise damaged(
+                path, f"{shown}, as the first line names the columns, and is"
+                f" '{separator.join(head):.60}': take away lines above the names, and write one sign"
+                " between names and between values"
+            )  # fmt: skip
     if len(rows) < 2:
         raise damaged(path, "it needs two rows or more")
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}

@@ -810,3 +810,9 @@ def test_equal_samples_have_a_note_where_parts_are_drawn(tmp_path: Path) -> None
     for table, count in ((once, 0), ("\n".join([once, *once.splitlines()[1:3]]), 2)):
         text = "\n".join(contents(loaded(tmp_path, table)))
         assert (f"{count} of 26 samples are equal" in text) == bool(count)
+
+
+@pytest.mark.parametrize("first", ["Visits in 2026", "# by hospital", "sep=,"])
+def test_a_first_line_that_names_no_columns_is_shown(tmp_path: Path, first: str) -> None:
+    with pytest.raises(UserError, match=mention(first, "first line")):
+        loaded(tmp_path, f"{first}\nlabel,a,b\n1,2,3\n0,4,5\n")
