@@ -359,8 +359,8 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
                 raise damaged(path, shown)
             raise damaged(
                 path, f"{shown}, as the first line names the columns, and is"
-                f" '{separator.join(head):.60}': take away lines above the names, and write one sign"
-                " between names and between values"
+                f" '{separator.join(head):.60}': take away lines above the names, and write one"
+                " sign between names and between values"
             )  # fmt: skip
     if len(rows) < 2:
         raise damaged(path, "it needs two rows or more")
