@@ -151,6 +151,15 @@ def test_runs_are_those_that_there_are(suite: str) -> None:
     }
 
 
+def test_runs_that_are_planned_are_not_listed_beside_those_that_there_are(suite: str) -> None:
+    protocol, scale = paper_of(stated("seeds", 4)), Scale(seeds=2, on={"digits": {}, "mnist": {}})
+    ran, planned = row(suite, "fedavg", result([9], [0], [3])), row(suite, data="mnist")
+    (found,) = departures(protocol, table_of(suite, "fedavg"), scale, [ran, planned])
+    assert found.here == {"1": [(suite, "digits")]}, "nothing says of mnist"
+    (found,) = departures(protocol, table_of(suite, "fedavg"), scale, [planned])
+    assert found.here == {"2": [(suite, "mnist")]}, "nothing was run"
+
+
 def test_remainders_of_splits_are_no_difference() -> None:
     assert same(stated("samples", 480), 479.92)
     assert not same(stated("samples", 480), 470.0)
