@@ -64,8 +64,13 @@ CODE = re.compile(r"0\d+")
 """A number that begins with a zero, as in codes of places and products."""
 ID_WORDS = ("id", "ids", "uuid", "guid", "rowid", "rownum", "rowname", "rownames")
 """Last words of the names of columns that say which row or whose row it is."""
-NUMBER_WORDS = ("no", "nr", "num", "number", "mrn", "ssn", "phone", "unnamed", "level")
-"""Words of such names if all values differ: a `case_no` does, a `level` seldom."""
+NUMBER_NAME = re.compile(
+    r".*(\b|_)(no|nr|num|mrn|ssn|phone)|.*(number|nummer)|unnamed.*|_*(index_)?level_\d+_*"
+    r"|(account|case|client|customer|item|member|order|patient|person|product|record|row|sample"
+    r"|student|subject|user|visit)s?id",
+    re.IGNORECASE,
+)
+"""Names of columns that number what is in a row, if their values are all different."""
 INDEX_WORDS = ("index", "idx")
 """The same of a row; but a `body_mass_index` is measured."""
 TRUTHS = {
@@ -285,7 +290,8 @@ def classes_of(path: Path, column: str, values: Sequence[object]) -> tuple[Tenso
     elif all(MEANT_AS_NUMBER.fullmatch(name) and not A_DATE.fullmatch(name) for name in names):
         raise damaged(
             path, f"column '{column}' holds numbers such as '{names[0]}': expected classes; to"
-            " predict numbers, write them as 1234.5 and add task=numbers to the options"
+            " predict numbers, write them as 1234.5 and add task=numbers to the options, or make"
+            " classes of it, such as low and high"
         )  # fmt: skip
     if len(names) < 2:
         raise damaged(path, f"column '{column}' has one label only, {names[0]}")
@@ -667,8 +673,8 @@ def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] =
     groups = ([block[row] for row in rows] for block in blocks)
     if any(_anew(column, group) for group in groups):
         return "it numbers the rows of each group"
-    named = {*NUMBER_WORDS} & {*words} or last.endswith(("id", "number", "nummer"))
-    if named and is_unlike and (column == np.round(column)).all():
+    numbered = NUMBER_NAME.fullmatch(name) and is_unlike
+    if numbered and (column == np.round(column)).all():
         return "its name says that it is an id, and its values are all different whole numbers"
     return ""
 

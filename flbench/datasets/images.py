@@ -60,7 +60,8 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
     from PIL import Image as images
     from PIL import ImageOps
 
-    if (frames := getattr(image, "n_frames", 1)) > 1:
+    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)  # a camera's: the first
+    if frames > 1:
         raise ValueError(f"it has {frames} pictures: save each in a file of its own")
     if image.getexif().get(ORIENTATION, 1) != 1:
         image = ImageOps.exif_transpose(image)

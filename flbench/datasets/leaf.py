@@ -79,11 +79,6 @@ def leaf(root: Path, argument: str) -> Dataset:
         sizes.append(len(labels))
     if not labels:
         raise damaged(home, "its users have no samples")
-    if pair := written_twice([*users]):
-        raise damaged(
-            home, f"it has the users '{pair[0]}' and '{pair[1]}', which are one written in two"
-            " ways: write one of them"
-        )  # fmt: skip
     if len(owners) > 1 and not owners[0] & owners[1]:
         raise UserError(
             f"{home} has {len(owners[0])} users in train/ and {len(owners[1])} others in test/:"
@@ -103,6 +98,8 @@ def leaf(root: Path, argument: str) -> Dataset:
     others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
     unread = sorted(words_for_parts(others)) if len(sizes) > 1 else []
     notes = [f"folder {name}/ is left out" for name in unread]
+    if pair := written_twice([*users]):
+        notes.append(f"users '{pair[0]}' and '{pair[1]}' may be one, written in two ways")
     if not text and 2 * (known := len({*labels})) < classes:
         notes.append(
             f"{known} of the labels 0..{classes - 1} occur, and the network has {classes} outputs:"

@@ -336,7 +336,7 @@ def federated(dataset: Dataset, division: Division, gather: Gather = gathered) -
     splits, newcomers = division.splits, division.newcomers
     n = len(splits["train"]) - newcomers
     groups = None if division.groups is None else torch.as_tensor(division.groups)
-    data, trained = _data_hash(dataset), np.concatenate(splits["train"][:n])
+    data, trained = data_hash(dataset), np.concatenate(splits["train"][:n])
     dataset, scale = prepared(replace(dataset, x=scaled(dataset, trained)), trained)
     pool = partial(_pool, dataset, gather)
     return Federation(
@@ -401,7 +401,8 @@ def label_counts(samples: Samples, classes: int) -> Tensor:
     return counts.view(-1, classes).int()
 
 
-def _data_hash(dataset: Dataset) -> str:
+def data_hash(dataset: Dataset) -> str:
+    """The digest of a data set that results have: `fingerprint.data`."""
     digest = hashlib.sha256(dataset.y.contiguous().numpy().data)
     digest.update(dataset.x.contiguous().numpy().data)
     return digest.hexdigest()[:16]

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
-
-# Renamed, each result would be of another core.
-from flbench.federation.federation import _data_hash as data_hash
+from flbench.federation.federation import data_hash
 from flbench.federation.loading import load_dataset
 from flbench.results.files import read_result
 from flbench.results.schema import Result
@@ -56,18 +54,21 @@ def refuse_other_data(
 def refuse_other_seeds(spec: RunSpec, digest: str) -> None:
     """Refuse to compute a seed beside complete seeds of other data: they would be one row.
 
-    Where all of them are computed again, nothing is refused.
+    Where they are computed again, nothing is refused; the leaderboard refuses what is left.
 
     Args:
         digest: of the data of this run.
 
     Raises:
-        UserError: the result of another seed is of other data, or cannot be read.
+        UserError: the result of another seed is of other data.
     """
     if spec.force:
         return
     for path in sorted(spec.path.parent.glob("seed-*.json")):
-        found = read_result(path).fingerprint.data
+        try:
+            found = read_result(path).fingerprint.data
+        except UserError:  # what is wrong with another seed is its own matter
+            continue
         if found != digest:
             raise UserError(
                 f"{path} is a seed of this row and of other data than '{spec.suite.dataset}' has"

@@ -657,7 +657,8 @@ SPARSE = [str(7 * i * i % 101 + 100 * i) for i in (5, 3, 8, 1, 9, 2, 7, 4, 6, 0,
 def test_an_id_is_known_by_its_name_in_other_forms(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"'{re.escape(name)}' is no feature: .*leave="):
         loaded(tmp_path, rows_with(name, SPARSE))
-    assert loaded(tmp_path, rows_with("population", SPARSE)).x.shape == (12, 2)
+    for measured in ("population", "fluid", "oxygen_level", "number_of_rooms", "phone_calls"):
+        assert loaded(tmp_path, rows_with(measured, SPARSE)).x.shape == (12, 2)
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,10 @@ def test_a_file_of_several_pictures_is_refused(tmp_path: Path) -> None:
     pages[0].save(tmp_path / "a" / "1.tif", save_all=True, append_images=pages[1:])
     with pytest.raises(UserError, match=mention("1.tif", "2 pictures")):
         through(tmp_path, "images")
+    (tmp_path / "a" / "1.tif").unlink()
+    phone = tmp_path / "a" / "1.jpg"
+    pages[0].save(phone, format="MPO", save_all=True, append_images=pages[1:])
+    assert len(through(tmp_path, "images").y) == 2, "a camera's second picture is a preview"
 
 
 def test_pictures_that_differ_in_what_is_transparent_alone_are_refused(tmp_path: Path) -> None:
