@@ -44,7 +44,7 @@ from flbench.tasks import TASKS, TaskName
 DOMAINS = ("domains", "domains_train", "domains_test")
 """Arrays that say whose a sample is."""
 CLIENTS = re.compile(
-    r"client|user|site|group|domain|hospital|device|subject|patient", re.IGNORECASE
+    r"(.*_)?(client|user|site|group|domain|hospital|device|subject|patient)s?(_.*)?", re.IGNORECASE
 )
 """What the names of such arrays hold in others' files."""
 PART = re.compile(r"[xy]_?(train|test|val|valid|validation|dev)", re.IGNORECASE)
@@ -204,7 +204,7 @@ def left_out(path: Path, stored: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     read = ("x", "y") if whole else ("x_train", "y_train", "x_test", "y_test")
     others = [key for key in stored if key not in (*read, *DOMAINS)]
     for key in others:
-        if CLIENTS.search(key):
+        if CLIENTS.fullmatch(key):
             raise damaged(
                 path, f"its array {key} is not read: whose a sample is stands in domains, whole"
                 " numbers 0..D-1; rename it"

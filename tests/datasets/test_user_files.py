@@ -426,13 +426,13 @@ def test_a_picture_is_turned_as_its_camera_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["clients", "groups", "hospital", "domain", "x", "x_val", "y_test2"]
+    "key", ["clients", "groups", "hospital", "site_ids", "domain", "x", "x_val", "opposite"]
 )
 def test_arrays_that_are_not_read_are_no_secret(tmp_path: Path, key: str) -> None:
     path = stored(tmp_path / "mine.npz", **{key: np.arange(12)})
-    if key == "y_test2":
+    if key == "opposite":
         notes = load_dataset(f"npz:{path}", Path("nowhere")).notes
-        assert notes == ("arrays left out: y_test2",)
+        assert notes == ("arrays left out: opposite",)
         return
     with pytest.raises(UserError, match=mention(key)):
         load_dataset(f"npz:{path}", Path("nowhere"))
