@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flbench.core.context import Context as Context
     from flbench.core.dataset import Dataset as Dataset
     from flbench.core.dataset import Partition as Partition
+    from flbench.core.effect import not_with as not_with
+    from flbench.core.effect import only_with as only_with
     from flbench.core.hookspecs import hookimpl as hookimpl
     from flbench.core.layout import ParameterLayout as ParameterLayout
     from flbench.core.layout import Slot as Slot
@@ -94,6 +96,7 @@ _HOMES = {
         "core.layout": "ParameterLayout Slot",
         "core.local_training": "LocalTraining",
         "core.model_bank": "mean_of",
+        "core.effect": "not_with only_with",
         "core.parameters": "OpensFile Presets",
         "core.state": "Membership Memory Message Models Needs Personal Scores Setup Stage Start"
         " State Upload",

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,15 +28,17 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from flbench.core.clock_settings import ClockSettings, with_traces
+from flbench.core.effect import conditions, not_with, only_with, refuse_without_effect
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
-from flbench.core.parameters import checked, parse
+from flbench.core.parameters import checked
 from flbench.core.period_settings import PeriodSettings, starts_of
+from flbench.core.setting_text import parse, written
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
 from flbench.metrics import Rule
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.results.files import read_bounded
-from flbench.results.hashed_fields import DESCRIBES, LATER, described, hashed
+from flbench.results.hashed_fields import DESCRIBES, LATER, annotated_fields, described, hashed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,7 +186,7 @@ class Suite(BaseModel):
         description="other networks: each client has `model` or one of these, drawn with equal"
         " probability",
     )
-    common_head: Annotated[bool, LATER] = Field(
+    common_head: Annotated[bool, LATER, not_with("further_models", ())] = Field(
         default=False, description="whether all networks end in one common layer"
     )
     clients: PositiveCount = Field(description="number of clients, N")
@@ -209,7 +211,7 @@ class Suite(BaseModel):
         " client trains on (the original test part), all samples of its labels, or `test_samples`"
         " of them in its own proportions",
     )
-    test_samples: Annotated[PositiveCount, LATER] = Field(
+    test_samples: Annotated[PositiveCount, LATER, only_with("test_set", "proportional")] = Field(
         default=200, description="test samples per client where test_set is proportional"
     )
     test_sizes: Annotated[tuple[PositiveCount, ...], LATER] = Field(
@@ -228,7 +230,7 @@ class Suite(BaseModel):
         description="clients that join after the last round: a share of all, or names of domains,"
         " such as `['site-7']`: see Clients that join late",
     )
-    unseen_epochs: Annotated[int, LATER] = Field(
+    unseen_epochs: Annotated[int, LATER, not_with("unseen", 0, ())] = Field(
         default=0, ge=0, description="local epochs of these clients before a second evaluation"
     )
     target: Annotated[float | None, DESCRIBES] = Field(
@@ -423,12 +425,14 @@ def load_suite(
 ) -> Suite:
     """Load a suite and apply the data set's section and the `--set` values.
 
-    `name` is an entry point of group `flbench.suites`, or the path of a TOML file; `overrides` are
-    dotted field -> value.
+    Args:
+        name: an entry point of group `flbench.suites`, or the path of a TOML file.
+        dataset: instead of the suite's, as `--dataset` names it; `--set dataset=NAME` is the same.
+        overrides: dotted field -> value.
 
     Raises:
         UnknownName: no such suite or field.
-        BadParameter: a field does not fit its type.
+        BadParameter: a field does not fit its type, or two data sets are asked for.
         PluginError: the entry point is no path.
     """
     path = Path(name) if name.endswith(".toml") else _installed(name)
@@ -441,7 +445,12 @@ def load_suite(
     except (OSError, ValueError, RecursionError) as error:
         raise BadParameter(f"suite '{name}': cannot read {path}: {text_of(error)}") from None
     table["name"] = path.stem
-    sections, dataset = table.pop("on", {}), dataset or table.get("dataset", "")
+    asked: Any = (overrides or {}).get("dataset", dataset)
+    if dataset is not None and asked != dataset:
+        raise BadParameter(
+            f"--dataset {dataset} and --set dataset={written(asked)}: give one of them"
+        )
+    sections, dataset = table.pop("on", {}), asked or table.get("dataset", "")
     table["dataset"] = dataset
     if not isinstance(dataset, str):
         raise BadParameter(f"suite '{name}': 'dataset': expected a name, got {dataset!r}")
@@ -490,11 +499,13 @@ def build_suite(
 ) -> Suite:
     """Build a suite from its fields and `--set` values: dotted field -> value.
 
-    `name` is how errors name the suite; names of traces are relative to the `folder`.
+    `name` is how errors name the suite; names of traces are relative to the `folder`. What a
+    `--set` value leaves without effect goes back to its default, unless it is set as well: with
+    `optimizer=adam` a suite has no momentum.
 
     Raises:
         UnknownName: no such field, or a component has no such parameter.
-        BadParameter: a field or a parameter does not fit its type.
+        BadParameter: a field or a parameter does not fit its type, or has no effect.
     """
     merged = copy.deepcopy(dict(table))
     for key, value in sorted((overrides or {}).items(), key=lambda pair: _place(pair[0])):
@@ -505,9 +516,63 @@ def build_suite(
     if "clock" in merged:
         merged["clock"] = with_traces(merged["clock"], folder)
     try:
-        return Suite.model_validate(merged)
+        suite = Suite.model_validate(merged)
+        if overrides and _drop_without_effect(suite, merged, set(_leaves(overrides))):
+            suite = Suite.model_validate(merged)
     except ValidationError as error:
         raise _refusal(name, error.errors()[0]) from None
+    for place, kind, values in _tables(suite):
+        fields = annotated_fields(kind)
+        refuse_without_effect(f"suite '{suite.name}'", fields, values, place)
+    return suite
+
+
+def _tables(suite: Suite) -> Iterator[tuple[str, type, dict[str, Any]]]:
+    """The tables of a suite with marked fields: what goes before their names, class, values."""
+    plain = suite.model_dump()
+    yield "", Suite, plain
+    yield "local.", LocalTraining, plain["local"]
+    if plain["clock"] is not None:
+        yield "clock.", ClockSettings, plain["clock"]
+
+
+def _drop_without_effect(suite: Suite, table: dict[str, Any], given: set[str]) -> bool:
+    """Take from the suite's fields what other values, that are given, leave without effect.
+
+    Args:
+        suite: with all that is given.
+        table: its fields as they are written, changed in place.
+        given: dotted fields.
+
+    Returns:
+        Whether there was one.
+    """
+    dropped = False
+    for place, kind, values in _tables(suite):
+        inner = table.get(place.removesuffix("."), {}) if place else table
+        for name, _, marks in annotated_fields(kind):
+            lost = any(
+                f"{place}{one.field}" in given and not one.holds(values[one.field])
+                for one in conditions(marks)
+            )
+            if lost and f"{place}{name}" not in given and name in inner:
+                del inner[name]
+                dropped = True
+    return dropped
+
+
+def _leaves(table: Mapping[str, object], place: str = "") -> Iterator[str]:
+    """The dotted names of the values of nested tables.
+
+    Example:
+        >>> list(_leaves({"local": {"lr": 1}, "clock.up": 2, "unseen": 0}))
+        ['local.lr', 'clock.up', 'unseen']
+    """
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}"
 
 
 def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's description

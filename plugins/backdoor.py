@@ -41,7 +41,9 @@ class Backdoor:
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 
-    share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2
+    share: Annotated[
+        float, Ge(0), Le(1), fl.only_with("attackers", ()), "share of the clients that attack"
+    ] = 0.2
     target: Annotated[int, Ge(0), "label of samples with the trigger"] = 0
     poisoned: Annotated[float, Ge(0), Le(1), "share of a batch that has the trigger"] = 0.3
     boost: Annotated[Factor, "gamma; none = clients over attackers of the stage"] = None

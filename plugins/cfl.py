@@ -29,6 +29,8 @@ from torch import Tensor
 
 import flbench as fl
 
+ABSOLUTE = fl.only_with("eps_mode", "absolute")
+
 
 @dataclass(frozen=True)
 class CFL:
@@ -44,8 +46,10 @@ class CFL:
         fails={"every-hook-answers": "for plan full_on_split, for personalise path_select=val"},
     )
 
-    eps1: Annotated[float, Ge(0), "a group may split when its mean update is shorter"] = 0.4
-    eps2: Annotated[float, Ge(0), "... and its longest update is longer"] = 1.6
+    eps1: Annotated[float, Ge(0), ABSOLUTE, "a group may split when its mean update is shorter"] = (
+        0.4
+    )
+    eps2: Annotated[float, Ge(0), ABSOLUTE, "... and its longest update is longer"] = 1.6
     eps_mode: Annotated[Literal["absolute", "relative"], "norms, or their ratio below 0.25"] = (
         "absolute"
     )

@@ -38,12 +38,14 @@ class ClusterFL:
     presets: ClassVar[fl.Presets] = {"dc-pfl": {}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(params={"k": 2, "refresh": 2})
 
-    k: Annotated[int, Ge(1), "K, number of clusters of the k-means"] = 3
+    k: Annotated[int, Ge(1), fl.only_with("clusterer", "kmeans"), "K, number of clusters"] = 3
     alpha: Annotated[float, Ge(0), "weight of ||W||^2; at least beta keeps it convex"] = 1e-3
     beta: Annotated[float, Ge(0), "weight of the pull to the cluster's centre"] = 5e-4
     refresh: Annotated[int, Ge(1), "rounds between two clusterings"] = 3
     clusterer: Annotated[Literal["kmeans", "affinity"], "on weights, or on predictions"] = "kmeans"
-    temperature: Annotated[float, Gt(0), "of the softmax of predictions in `affinity`"] = 6.0
+    temperature: Annotated[
+        float, Gt(0), fl.only_with("clusterer", "affinity"), "of the softmax of predictions"
+    ] = 6.0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

@@ -38,6 +38,7 @@ from torch import Tensor
 import flbench as fl
 
 Share = Annotated[float, Gt(0), Le(1)] | None
+TRIALS = fl.only_with("fixed", None)
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ class DCPFL:
 
     tau: Annotated[int, Ge(1), "local epochs of a round"] = 5
     alpha: Annotated[int, Ge(1), "low layers are sent every alpha-th round"] = 3
-    lambda_step: Annotated[float, Ge(0), Le(1), "decrease of g in a trial; 0 = no trials"] = 0.2
+    lambda_step: Annotated[
+        float, Ge(0), Le(1), TRIALS, "decrease of g in a trial; 0 = no trials"
+    ] = 0.2
     t_start: Annotated[int, Ge(1), "first rounds, in one group; they measure the discrepancy"] = 5
-    t_obs: Annotated[int, Ge(1), "rounds a smallest radius must hold"] = 3
-    t_sp: Annotated[int, Ge(1), "rounds after which a refused trial is repeated"] = 6
+    t_obs: Annotated[int, Ge(1), TRIALS, "rounds a smallest radius must hold"] = 3
+    t_sp: Annotated[int, Ge(1), TRIALS, "rounds after which a refused trial is repeated"] = 6
     window: Annotated[int, Ge(1), "s, rounds the loss is averaged over"] = 5
     threshold: Annotated[float, Ge(0), "a layer is low below this share of D_g"] = 0.1
     scale: Annotated[Literal["model", "tensor"], "unit that S scales"] = "model"
-    trial_metric: Annotated[Literal["train", "val"], "whose loss decides a trial"] = "train"
+    trial_metric: Annotated[Literal["train", "val"], TRIALS, "whose loss decides a trial"] = "train"
     fixed: Annotated[Share, "g from t_start on, without trials"] = None
 
     @fl.hookimpl
@@ -258,5 +261,9 @@ class NoLA(DCPFL):
 @dataclass(frozen=True)
 class NoDC(DCPFL):
     """Ablation of DC-PFL: the groups of g = 0.8 from round t_start on, without trials."""
+
+    conformance: ClassVar[fl.Conformance] = fl.Conformance(
+        params={"tau": 1, "t_start": 1, "threshold": 1.0}, rounds=7
+    )
 
     fixed: Annotated[Share, "g from t_start on, without trials"] = 0.8

@@ -66,7 +66,9 @@ class DPFedAvg:
     noise: Annotated[float, Ge(0), "z, standard deviation of the sum's noise over S"] = 0.1
     delta: Annotated[float, Ge(0), Lt(1), "epsilon is noted for this delta; 0 = not at all"] = 0.0
     weights: Annotated[Weights, "a_i, what clients count in the mean"] = "uniform"
-    cap: Annotated[int, Ge(1), "samples from which a client counts 1, with weights=capped"] = 100
+    cap: Annotated[
+        int, Ge(1), fl.only_with("weights", "capped"), "samples from which a client counts 1"
+    ] = 100
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup | None:

@@ -46,7 +46,7 @@ class DPSGD:
     )
 
     graph: Annotated[Literal["ring", "torus", "regular", "complete"], "who are neighbours"] = "ring"
-    degree: Annotated[int, Ge(0), "neighbours of a client in the random regular graph"] = 4
+    degree: Annotated[int, Ge(0), fl.only_with("graph", "regular"), "neighbours of a client"] = 4
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

@@ -52,7 +52,7 @@ class FedPHP:
     lam: Annotated[float, Ge(0), Lt(1), "lambda, share of the transfer in the loss"] = 0.1
     mu: Annotated[float, Ge(0), Le(1), "largest share of the inherited model in the new one"] = 0.9
     transfer: Annotated[Literal["mmd", "kl"], "of features, or of predictions"] = "mmd"
-    temperature: Annotated[float, Gt(0), "T, of kl"] = 4.0
+    temperature: Annotated[float, Gt(0), fl.only_with("transfer", "kl"), "T, of the softmax"] = 4.0
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup:

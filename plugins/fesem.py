@@ -50,7 +50,10 @@ class FeSEM:
         "kmeans_first"
     )
     fit_round: Annotated[
-        int, Ge(1), "least round of the k-means, which needs K sampled clients"
+        int,
+        Ge(1),
+        fl.only_with("init", "kmeans_first"),
+        "least round of the k-means, which needs K sampled clients",
     ] = 1
     feature: Annotated[Literal["all", "head"], "scalars that enter the distance"] = "all"
     weighting: Annotated[fl.Weighting, "of the clients in a centre's mean"] = "samples"

@@ -33,6 +33,7 @@ import flbench as fl
 PROBE = "flis"
 NEAR = 0.96
 """Least similarity of neighbours in the released code."""
+PAPER = fl.only_with("mode", "paper")
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ class FlisHC:
         fails={"every-hook-answers": "dispatch and personalise act with mode=released only"},
     )
 
-    beta: Annotated[float, Ge(0), "groups are cut where their similarity falls below"] = 0.5
-    linkage: Annotated[Literal["average", "complete", "single"], "of the clustering"] = "average"
+    beta: Annotated[float, Ge(0), PAPER, "groups are cut where their similarity falls below"] = 0.5
+    linkage: Annotated[Literal["average", "complete", "single"], PAPER, "of the clustering"] = (
+        "average"
+    )
     answers: Annotated[Literal["onehot", "softmax"], "what is compared"] = "onehot"
     mode: Annotated[Literal["paper", "released"], "groups, or fixed neighbourhoods"] = "paper"
 

@@ -33,7 +33,9 @@ class InnerProduct:
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 
-    share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2
+    share: Annotated[
+        float, Ge(0), Le(1), fl.only_with("attackers", ()), "share of the clients that attack"
+    ] = 0.2
     epsilon: Annotated[float, Ge(0), "epsilon, length of the false update over the mean's"] = 0.5
     attackers: Annotated[
         tuple[int, ...], "ids of those who attack, whom a suite may leave unjudged; none = a share"

@@ -36,8 +36,10 @@ class KLDGroups:
     presets: ClassVar[fl.Presets] = {"naive-dynamic": {"groups": 2, "after": 50}}
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"groups": 1}})
 
-    gamma: Annotated[float, Ge(0), "divergence, in nats, at which groups are cut"] = 1.0
-    groups: Annotated[Annotated[int, Ge(1)] | None, "number of groups, in place of gamma"] = None
+    gamma: Annotated[
+        float, Ge(0), fl.only_with("groups", None), "divergence, in nats, at which groups are cut"
+    ] = 1.0
+    groups: Annotated[Annotated[int, Ge(1)] | None, "number of groups; none = by gamma"] = None
     after: Annotated[int, Ge(0), "rounds of fedavg before clients are grouped"] = 0
 
     @fl.hookimpl

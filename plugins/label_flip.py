@@ -34,7 +34,9 @@ class LabelFlip:
     across_networks: ClassVar[bool] = True
     conformance: ClassVar[fl.Conformance] = fl.Conformance(equals={"fedavg": {"share": 0.0}})
 
-    share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2
+    share: Annotated[
+        float, Ge(0), Le(1), fl.only_with("attackers", ()), "share of the clients that attack"
+    ] = 0.2
     labels: Annotated[
         tuple[int, ...], "false label of each label; none = C - 1 - y, as in the paper"
     ] = ()

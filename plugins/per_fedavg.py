@@ -123,13 +123,19 @@ class PerFedAvg:
     version: Annotated[Version, "first order, Hessian-free, or the exact Hessian"] = "fo"
     alpha: Annotated[Rate0, "size of the adapting step; none = the suite's lr"] = None
     beta: Annotated[Rate, "learning rate of the meta-steps; none = the suite's lr"] = None
-    delta: Annotated[float, Gt(0), "step of the finite difference of hf"] = 0.001
-    scale_delta: Annotated[bool, "divide delta by the gradient's norm"] = False
+    delta: Annotated[
+        float, Gt(0), fl.only_with("version", "hf"), "step of the finite difference"
+    ] = 0.001
+    scale_delta: Annotated[
+        bool, fl.only_with("version", "hf"), "divide delta by the gradient's norm"
+    ] = False
     adapt: Annotated[Literal["steps", "epochs"], "unit of the adaptation before evaluation"] = (
         "steps"
     )
-    adapt_steps: Annotated[int, Ge(0), "steps on one fixed batch, with adapt=steps"] = 1
-    adapt_epochs: Annotated[int, Ge(0), "epochs, with adapt=epochs"] = 1
+    adapt_steps: Annotated[
+        int, Ge(0), fl.only_with("adapt", "steps"), "steps on one fixed batch"
+    ] = 1
+    adapt_epochs: Annotated[int, Ge(0), fl.only_with("adapt", "epochs"), "epochs"] = 1
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> None:

@@ -55,6 +55,8 @@ import flbench as fl
 PROBE = "lia"
 Trained = Literal["gossip", "per_receiver"]
 Several = Annotated[int, Ge(2)] | None
+CENTRAL = fl.only_with("mode", "central")
+PEER = fl.only_with("mode", "peer")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class PFedLIA:
     paper: ClassVar[str] = "Rokvic, Danassis, Faltings, IJCNN 2025, arXiv 2505.02540"
     year: ClassVar[int] = 2025
     kind: ClassVar[str] = "clustered"
-    presets: ClassVar[fl.Presets] = {"pfedlia": {}, "robust": {"kmeans_transform": "signed_sqrt"}}
+    presets: ClassVar[fl.Presets] = {
+        "pfedlia": {},
+        "robust": {"mode": "peer", "kmeans_transform": "signed_sqrt"},
+    }
     effort: ClassVar[tuple[str, ...]] = ("probe_epochs",)
     conformance: ClassVar[fl.Conformance] = fl.Conformance(
         params={"warmup": 1, "probe_epochs": 2}, equals={"fedavg": {"warmup": 9}}
@@ -74,13 +79,19 @@ class PFedLIA:
     warmup: Annotated[int, Ge(1), "rounds of fedavg before the probe"] = 20
     probe_epochs: Annotated[int, Ge(0), "local epochs of a partial model, the paper's k"] = 20
     lia_samples: Annotated[Several, "B1: samples of the probe; none = all"] = None
-    features: Annotated[fl.clustering.Features, "B3: features of OPTICS"] = "zrow"
-    min_samples: Annotated[Several, "B4: of OPTICS; none = a tenth of all, at least 3 or 4"] = None
-    xi: Annotated[float, Gt(0), Lt(1), "B4: steepness at which OPTICS ends a group"] = 0.05
-    noise: Annotated[fl.clustering.Noise, "B5: group of OPTICS's noise points"] = "nearest"
+    features: Annotated[fl.clustering.Features, CENTRAL, "B3: features of OPTICS"] = "zrow"
+    min_samples: Annotated[
+        Several, CENTRAL, "B4: of OPTICS; none = a tenth of all, at least 3 or 4"
+    ] = None
+    xi: Annotated[float, Gt(0), Lt(1), CENTRAL, "B4: steepness at which OPTICS ends a group"] = 0.05
+    noise: Annotated[fl.clustering.Noise, CENTRAL, "B5: group of OPTICS's noise points"] = "nearest"
     start: Annotated[Literal["theta0", "lia_mean"], "B6: where a group's model starts"] = "theta0"
-    p2p_train: Annotated[Trained, "B8: a peer trains its own model or each receiver's"] = "gossip"
-    kmeans_transform: Annotated[fl.clustering.Transform, "B9: applied before 2-means"] = "none"
+    p2p_train: Annotated[Trained, PEER, "B8: a peer trains its own model or each receiver's"] = (
+        "gossip"
+    )
+    kmeans_transform: Annotated[fl.clustering.Transform, PEER, "B9: applied before 2-means"] = (
+        "none"
+    )
     paper_leak: Annotated[bool, "B11: score on the test split, as the paper does"] = False
     topology: Annotated[Literal["relay", "p2p"], "models pass the server, or direct links"] = (
         "relay"

@@ -26,7 +26,9 @@ class SignFlip:
     kind: ClassVar[str] = "client"
     across_networks: ClassVar[bool] = True
 
-    share: Annotated[float, Ge(0), Le(1), "share of the clients that attack"] = 0.2
+    share: Annotated[
+        float, Ge(0), Le(1), fl.only_with("attackers", ()), "share of the clients that attack"
+    ] = 0.2
     scale: Annotated[float, Ge(0), "length of the false update over that of the true one"] = 1.0
     attackers: Annotated[
         tuple[int, ...], "ids of those who attack, whom a suite may leave unjudged; none = a share"

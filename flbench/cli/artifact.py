@@ -17,8 +17,9 @@ from flbench.cli.options import (
     read_settings,
     refuse_no_folder,
 )
+from flbench.core.setting_text import written
 from flbench.errors import UserError
-from flbench.sweeps.request import RunRequest, written
+from flbench.sweeps.request import RunRequest
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:

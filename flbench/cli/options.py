@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flbench.core.parameters import parse
+from flbench.core.setting_text import parse
 from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions, size
 from flbench.errors import UserError

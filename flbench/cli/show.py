@@ -166,7 +166,7 @@ def show_method(name: str) -> None:
         departs = method_info(find("methods", plugin_name)).departs
         tell(f"departs from the paper: {departs or 'nothing is said'}", "")
         for key, parameter in declared(type(plugin)).items():
-            tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.doc}")
+            tell(f"  {key}: {parameter.type} = {parameter.default!r}", f"      {parameter.note}")
 
 
 @show.command("composition")

@@ -23,7 +23,7 @@ from flbench.cli.options import (
     read_settings,
     read_workers,
 )
-from flbench.core.parameters import parse
+from flbench.core.setting_text import parse
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.sweeps.request import Cell, RunRequest, resolve

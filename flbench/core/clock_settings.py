@@ -9,8 +9,18 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from flbench.core.effect import not_with
 from flbench.errors import BadParameter
 from flbench.results.files import LARGEST, read_bounded
 from flbench.results.hashed_fields import LATER
@@ -98,7 +108,7 @@ class ClockSettings(_Frozen):
     absent: float = Field(
         default=0, ge=0, lt=1, description="probability that a client cannot be called in a round"
     )
-    stragglers: Stragglers | None = Field(
+    stragglers: Annotated[Stragglers | None, not_with("seconds_per_step", None)] = Field(
         default=None,
         description="a share of the clients that are slower than drawn, and by what factor:"
         " `{ share = 0.1, factor = 5 }`",
@@ -106,6 +116,14 @@ class ClockSettings(_Frozen):
     deadline: AboveZero | None = Field(
         default=None, description="seconds after which the uploads of a stage are not used"
     )
+
+    @field_validator("deadline")
+    @classmethod
+    def _something_takes_time(cls, deadline: float | None, info: ValidationInfo) -> float | None:
+        if deadline is not None and all(info.data.get(name) is None for name in (*SPEEDS, *LINKS)):
+            text = f"a speed expected beside it, as nothing takes time: {', '.join(SPEEDS)}"
+            raise PydanticCustomError("deadline", "{text}", {"text": text})
+        return deadline
 
 
 def drawn(speed: Speed | None, generator: np.random.Generator, names: int) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
+from flbench.core.effect import only_with
 from flbench.results.hashed_fields import LATER
 
 
@@ -49,7 +50,7 @@ class LocalTraining:
     epochs: Epochs = 5
     batch_size: Annotated[int, Field(ge=1)] = 32
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1), only_with("optimizer", "sgd", "rmsprop")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
     lr_decay: Annotated[float, Field(gt=0, le=1), LATER] = 1.0

@@ -7,14 +7,16 @@ parameters are those of the signature. Pydantic checks values against the annota
 from __future__ import annotations
 
 import inspect
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from flbench.core.effect import Condition, conditions, refuse_without_effect
+from flbench.core.setting_text import written
 from flbench.errors import BadParameter, UnknownName
 
 Presets = Mapping[str, Mapping[str, object]]
@@ -39,6 +41,7 @@ class Parameter:
 
     Attributes:
         opens_file: it has the mark `OpensFile`.
+        conditions: where alone it has an effect (`core/effect.py`).
     """
 
     name: str
@@ -46,6 +49,13 @@ class Parameter:
     default: object
     doc: str = ""
     opens_file: bool = False
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What it means, and where alone it has an effect."""
+        only = [f"only where {one.text}" for one in self.conditions]
+        return "; ".join([self.doc, *only] if self.doc else only)
 
     @property
     def type(self) -> str:
@@ -64,6 +74,8 @@ class Parameter:
         """
         from pydantic import TypeAdapter, ValidationError
 
+        # `--set` reads none, true and 5 as what they are; of a parameter of words they are words.
+        text = written(value) if value is None or isinstance(value, (bool, int, float)) else None
         try:
             # Strict mode refuses a bool where a number is expected; lax mode converts lists etc.
             strict = isinstance(value, bool) or None
@@ -71,6 +83,9 @@ class Parameter:
         except ValidationError as error:
             problem = error.errors()[0]
             where = f" ({problem['msg'].lower()})" if problem["type"] != "literal_error" else ""
+            if text is not None:
+                with suppress(BadParameter):
+                    return self.check(owner, text)
             raise BadParameter(
                 f"{owner}: '{self.name}' expects {self.type}, default {self.default!r};"
                 f" got {value!r}{where}"
@@ -109,7 +124,10 @@ def _declared(target: Callable[..., Any], skip: int) -> Mapping[str, Parameter]:
         notes = [note for note in marks if isinstance(note, str)]
         default = None if entry.default is inspect.Parameter.empty else entry.default
         opens = any(isinstance(mark, OpensFile) for mark in marks)
-        found[name] = Parameter(name, hint, default, " ".join(notes), opens)
+        found[name] = Parameter(name, hint, default, " ".join(notes), opens, conditions(marks))
+    for one in (one for parameter in found.values() for one in parameter.conditions):
+        if one.field not in found:
+            raise TypeError(f"a parameter has an effect 'only where {one.text}': no '{one.field}'")
     return found
 
 
@@ -120,21 +138,13 @@ def checked(
 
     Raises:
         UnknownName: a name that is not declared.
-        BadParameter: a value of the wrong type.
+        BadParameter: a value of the wrong type, or that has no effect beside the others.
     """
     known = declared(target, skip=skip)
     for name in values:
         if name not in known:
             raise UnknownName(f"parameter of {owner}", name, known, listed="declared")
-    return {name: known[name].check(owner, value) for name, value in values.items()}
-
-
-def parse(text: str) -> object:
-    """Read the right side of `--set key=value`: a TOML value, `none`, or else the text itself."""
-    if text.lower() in ("none", "null"):
-        return None
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # also numbers of too many digits, and lists too deep
-        return {"True": True, "False": False}.get(text, text)
-    return table["value"] if len(table) == 1 else text
+    typed = {name: known[name].check(owner, value) for name, value in values.items()}
+    fields = [(one.name, one.default, one.conditions) for one in known.values()]
+    refuse_without_effect(owner, fields, {name: one.default for name, one in known.items()} | typed)
+    return typed

@@ -75,6 +75,8 @@ def divided(
         )
     held_out = unseen_domains(suite, dataset)
     server, test_pool = set_aside(suite, dataset, seed, fixed, held_out)
+    if note := unused_fraction(suite, dataset, fixed):
+        say(note)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
     away = np.isin(_domains(dataset)[rest], held_out)
     partition = partitioned(suite, hooks, dataset, rest[~away], server, seed)
@@ -278,6 +280,17 @@ def _all_have_some(
         f" {len(given)}: expected one or more for each; use fewer clients, give each domain samples"
         " in both parts, or mark no test part, so that suites draw one"
     )
+
+
+def unused_fraction(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
+    """What to say of a `test_fraction` that decides nothing; "" = it does, or nobody set it."""
+    pooled = suite.test_set != "own" and (bool(suite.test_sizes) or dataset.test is not None)
+    if suite.test_fraction == Suite.model_fields["test_fraction"].default:
+        return ""
+    reason = "test_sizes says how many" if suite.test_sizes else f"{dataset.name} has a test part"
+    if fixed.test is not None or pooled:
+        return f"test_fraction={suite.test_fraction:g} has no effect: {reason}"
+    return ""
 
 
 def set_aside(

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flbench.core.parameters import parse
+from flbench.core.setting_text import parse
 from flbench.errors import UnknownName, UserError
 from flbench.plugin.method_info import method_info
 from flbench.plugin.registry import entries

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from flbench.core import torchvision_compat as torchvision_compat
+from flbench.core.effect import only_with
 from flbench.core.parameters import OpensFile
 from flbench.errors import UserError
 from flbench.models.pretrained import PretrainedWeights
@@ -20,6 +21,7 @@ from flbench.results.files import user_path
 if TYPE_CHECKING:
     from transformers import GPT2Model
 
+RANDOM = only_with("pretrained", None)
 SOURCE = PretrainedWeights("gpt2", "a pretrained GPT-2", "pretrained")
 ATTENTION = "flbench"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -31,13 +33,13 @@ def build(
     pretrained: Annotated[
         str | None,
         OpensFile(),
-        "folder with config and weights, which then has its own sizes; none = random",
+        "folder with config and weights, which has its own sizes; none = random",
     ] = None,
-    layers: Annotated[int, Field(ge=1), "number of blocks"] = 2,
-    width: Annotated[int, Field(ge=1), "features of a token"] = 64,
-    heads: Annotated[int, Field(ge=1), "attention heads; they divide the width"] = 2,
+    layers: Annotated[int, Field(ge=1), RANDOM, "number of blocks"] = 2,
+    width: Annotated[int, Field(ge=1), RANDOM, "features of a token"] = 64,
+    heads: Annotated[int, Field(ge=1), RANDOM, "attention heads; they divide the width"] = 2,
     context: Annotated[
-        int | None, Field(ge=1), "longest text it can read; none = the samples' length"
+        int | None, Field(ge=1), RANDOM, "longest text it can read; none = the samples' length"
     ] = None,
     dropout: Annotated[
         float | None, Field(ge=0, lt=1), "none = as the folder says, or 0 without one"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from packaging.version import Version
 
-from flbench.core.parameters import parse
+from flbench.core.setting_text import parse
 from flbench.engine.options import EXACT
 from flbench.metrics import JUDGED, Rule
 from flbench.papers.paper import (

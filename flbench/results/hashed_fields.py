@@ -79,20 +79,24 @@ def _marked(kind: Any) -> Mapping[str, tuple[object, object]]:  # noqa: ANN401 -
     """The marked fields of a model or a dataclass: the mark and the default."""
     return {
         name: (mark, default)
-        for name, marks, default in _fields(kind)
+        for name, default, marks in annotated_fields(kind)
         for mark in marks
         if mark in (LATER, DESCRIBES)
     }
 
 
-def _fields(kind: Any) -> Iterator[tuple[str, Sequence[object], object]]:  # noqa: ANN401
-    """Name, notes on the annotation, and default of each field; MISSING = it has none."""
+def annotated_fields(kind: Any) -> Iterator[tuple[str, object, Sequence[object]]]:  # noqa: ANN401
+    """Name, default and notes on the annotation of each field; MISSING = it has no default.
+
+    Args:
+        kind: class of a pydantic model or of a dataclass.
+    """
     if issubclass(kind, BaseModel):
         for name, info in kind.model_fields.items():
             default = MISSING if info.is_required() else info.get_default(call_default_factory=True)
-            yield name, info.metadata, default
+            yield name, default, info.metadata
         return
     hints = get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         default = one.default if one.default_factory is MISSING else one.default_factory()
-        yield one.name, getattr(hints.get(one.name), "__metadata__", ()), default
+        yield one.name, default, getattr(hints.get(one.name), "__metadata__", ())

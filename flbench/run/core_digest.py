@@ -58,8 +58,8 @@ The names of parts are in checkpoints; where modules move, the right side alone 
 ASIDE = (
     "__init__ __main__ artifact cli figures leaderboard papers sinks submission sweeps terminal"
     " testing errors locks core.conformance core.deferred_dynamo core.deferred_torchmetrics"
-    " core.deferring core.free_memory core.knowledge core.parameters engine.machine.processor"
-    " federation.holdings"
+    " core.deferring core.effect core.free_memory core.knowledge core.parameters core.setting_text"
+    " engine.machine.processor federation.holdings"
     " engine.processes.fork_server engine.processes.own_process engine.processes.workers"
     " plugin.dataset_words plugin.field_types plugin.method_info plugin.own_objects plugin.registry"
     " plugin.source_inspection"

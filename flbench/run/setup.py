@@ -192,6 +192,7 @@ def build_executor(
         pool, name = federation.visible, spec.suite.model.name
         refuse_other_answers(net, name, pool.x[:1], pool.y[:1], classes)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
+    refuse_policy_of_nothing(spec.suite, layout)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
@@ -200,6 +201,21 @@ def build_executor(
     services.draw = partial(fresh_row, build, initial, layout)
     complete = replace(context, layout=layout, initial=initial)
     return complete, _hash([context.initial])
+
+
+def refuse_policy_of_nothing(suite: Suite, layout: ParameterLayout) -> None:
+    """Refuse a policy for BatchNorm statistics where there are none.
+
+    Raises:
+        UserError: so it is.
+    """
+    if suite.buffers != "global" and not layout.buffers:
+        name = suite.model.name
+        raise UserError(
+            f"suite '{suite.name}': 'buffers' has an effect only where the network has BatchNorm,"
+            f" and '{name}' has none; got buffers={suite.buffers}: set another model, or set"
+            " buffers=global"
+        )
 
 
 def vocabulary(federation: Federation) -> int:
@@ -273,6 +289,7 @@ def build_run(
     judged = samples.called(torch.tensor(suite.judged))
     periods = build_periods(suite, seed, federation, samples, held_out)
     refuse_periods_of_nobody(periods, judged)
+    tell_of_late_periods(spec)
     marks = Fingerprint(
         config=spec.fingerprint,
         suite=suite.hash(),
@@ -346,6 +363,16 @@ def build_periods(
     classes = federation.classes if federation.task == "classes" else 0
     table = periods_of(changes, rounds, seed, federation.groups, names, classes)
     return Periods(table, visible, held_out)
+
+
+def tell_of_late_periods(spec: RunSpec) -> None:
+    """Tell of changes that the run ends before; who would come is then never there."""
+    rounds = spec.suite.rounds
+    for one in spec.suite.periods:
+        if one.start > rounds:
+            spec.say(
+                f"periods: {one.change} from round {one.start} on: the run has {rounds} rounds"
+            )
 
 
 def refuse_periods_of_nobody(periods: Periods | None, judged: Tensor) -> None:

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flbench.core.parameters import parse
+from flbench.core.setting_text import written
 from flbench.engine.options import EngineOptions
+from flbench.errors import BadParameter
 from flbench.results.kept_files import KeepOptions
 
 if TYPE_CHECKING:
@@ -201,7 +202,11 @@ def _overrides(request: RunRequest, methods: Sequence[AskedMethod]) -> dict[str,
 
     overrides = suite_overrides(request.settings, [method.loaded for method in methods])
     if request.rounds is not None:
-        overrides["rounds"] = request.rounds
+        asked = overrides.setdefault("rounds", request.rounds)
+        if asked != request.rounds:
+            raise BadParameter(
+                f"--rounds {request.rounds} and --set rounds={written(asked)}: give one of them"
+            )
     return overrides
 
 
@@ -348,24 +353,3 @@ def _arguments(request: RunRequest) -> Iterator[str]:
     flags |= {"force": request.force, "resume": request.resume}
     flags["changed-source"] = request.changed_source
     yield from (f"--{name}" for name, wanted in flags.items() if wanted)
-
-
-def written(value: object) -> str:
-    """A value as `--set` reads it.
-
-    Example:
-        >>> [written(value) for value in ("iid", "5", 5, None, [1e30, "iid", True])]
-        ['iid', '"5"', '5', 'none', '[1e+30, "iid", true]']
-    """
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) and parse(value) == value else _toml(value)
-
-
-def _toml(value: object) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)

@@ -24,7 +24,8 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flbench.core.parameters import checked, parse
+from flbench.core.parameters import checked
+from flbench.core.setting_text import parse, written
 from flbench.errors import BadParameter, Diverged, Interrupted, UserError
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_bounded, refuse_unwritable, write_atomically
@@ -33,7 +34,7 @@ from flbench.results.schema import Result
 from flbench.run.composition import load_method, suite_overrides
 from flbench.suite import LARGEST, fingerprint
 from flbench.sweeps.launchers import FAILED, Outcome, run_locally
-from flbench.sweeps.request import KEPT, Cell, RunRequest, concerns, resolve, written
+from flbench.sweeps.request import KEPT, Cell, RunRequest, concerns, resolve
 from flbench.sweeps.sweep import Launch, run_missing
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from mentions import mention, mentioning, mentions
 import flbench_benchmarks
 from flbench import hookimpl
 from flbench.core.local_training import LocalTraining
-from flbench.core.parameters import checked, declared, parse
+from flbench.core.parameters import checked, declared
+from flbench.core.setting_text import parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose, load_method, suite_overrides

@@ -146,7 +146,22 @@ def random_suite(rng: Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         suite["local"] |= {"optimizer": "adam", "momentum": 0.0}
     clock = one_of_each(rng, CLOCK, 0.3) if rng.random() < 0.4 else {}
-    return {**suite, "clock": clock} if clock else suite
+    return with_effect({**suite, "clock": clock} if clock else suite)
+
+
+def with_effect(suite: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a suite without those that would be refused, as they have no effect."""
+    kept = dict(suite)
+    if not any(one.get("norm") for one in (suite["model"], *suite.get("further_models", ()))):
+        kept["buffers"] = "global"
+    if not suite["unseen"]:
+        kept["unseen_epochs"] = 0
+    clock = dict(suite.get("clock", {}))
+    if "seconds_per_step" not in clock:
+        clock.pop("stragglers", None)
+    if not clock.keys() & {"seconds_per_step", "up", "down"}:
+        clock.pop("deadline", None)
+    return {**kept, "clock": clock} if clock else {k: v for k, v in kept.items() if k != "clock"}
 
 
 def resumed_as_whole(
@@ -234,7 +249,7 @@ def judged_otherwise(
     method: str, settings: dict[str, object], suite: dict[str, Any], rng: Random, folder: Path
 ) -> str:
     """What is wrong where the same run is evaluated otherwise; "" = nothing."""
-    other = {**suite, **one_of_each(rng, JUDGED, 0.6)}
+    other = with_effect({**suite, **one_of_each(rng, JUDGED, 0.6)})
     one, two = ends([(method, settings, suite), (method, settings, other)], rng, folder)
     return "" if same_state(one, two) else "another state"
 

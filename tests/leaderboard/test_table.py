@@ -11,8 +11,8 @@ from made_results import SUITE, described, made, skip, write
 from mentions import mentioning
 from toy import python
 
-from flbench.core.parameters import parse
 from flbench.core.seeding import late_ones_last
+from flbench.core.setting_text import parse
 from flbench.federation.feature_scale import SCALE, SUMS
 from flbench.federation.target_scale import SCALE as TARGET_SCALE
 from flbench.federation.target_scale import SUMS as TARGET_SUMS

@@ -235,8 +235,8 @@ def test_means_by_samples_have_no_epsilon(play_toy: Play) -> None:
     run: dict[str, Any] = {"rounds": 1, "dataset": toy_dataset(samples=105)}
     with pytest.raises(Undefined, match="uniform mean"):
         play_toy("dp-fedavg", settings={**DELTA, "weights": "samples"}, **run)
-    for weights in ("uniform", "capped"):
-        settings = {**DELTA, "weights": weights, "cap": 9}
+    for weights in ({"weights": "uniform"}, {"weights": "capped", "cap": 9}):
+        settings = {**DELTA, **weights}
         assert epsilons(play_toy("dp-fedavg", settings=settings, **run)) == [7]
 
 
@@ -248,7 +248,8 @@ def test_the_sensitivity_and_the_noise_of_the_model(weights: str) -> None:
     """
     samples = torch.arange(1, 7)
     clip, z, size, n = 0.5, 2.0, 20_000, 3
-    one = create("dp-fedavg", clip=clip, noise=z, weights=weights, cap=12)
+    cap = {"cap": 12} if weights == "capped" else {}
+    one = create("dp-fedavg", clip=clip, noise=z, weights=weights, **cap)
     total = float((samples / 12).sum()) if weights == "capped" else 6.0
     denominator = total * n / 6
     stage = fl.Stage("train", torch.tensor([0, 3, 5]), 1)

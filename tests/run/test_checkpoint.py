@@ -83,7 +83,7 @@ CUTS = {
     ),
     "between two splits": Cut("cfl", {**SPLITS, "path_select": "val"}, 3, rows(2)),
     "discrepancy half summed": Cut(
-        "dc-pfl-nodc", {**TRIALS, "t_start": 3}, 2,
+        "dc-pfl-nodc", {"tau": 1, "t_start": 3, "threshold": 1.0}, 2,
         lambda state: bool(state.memory["dc-pfl.discrepancy"].any()),
     ),
     "a trial scheduled": Cut("dc-pfl", {**TRIALS, "alpha": 2}, 5, scheduled, 7),

@@ -608,7 +608,10 @@ def test_changed_code_is_refused_or_told_by_the_result(tmp_path: Path) -> None:
         ({"name": "x" * 201}, "'suite.name': one line"),
         ({"version": 2**60}, "'suite.version': numbers up to"),
         ({"local.batch_size": 10**16}, "'suite.local': numbers up to .* in 'batch_size'"),
-        ({"test_samples": 2**63 - 1}, "'suite.test_samples': numbers up to"),
+        (
+            {"test_set": "proportional", "test_samples": 2**63 - 1},
+            "'suite.test_samples': numbers up to",
+        ),
         (
             {"partition": {"name": "dirichlet", "min_samples": 2**63 - 1}},
             "'suite.partition': numbers up to .* in 'min_samples'",

@@ -33,7 +33,7 @@ from toy import Typed
 
 import flbench.run.runner
 from flbench.cli.options import takes_request
-from flbench.core.parameters import parse
+from flbench.core.setting_text import parse, written
 from flbench.engine.options import EngineOptions
 from flbench.errors import UserError
 from flbench.results.events import RoundRecord, RunInfo
@@ -53,7 +53,7 @@ from flbench.sweeps.launchers import (
     received,
     run_remotely,
 )
-from flbench.sweeps.request import RunRequest, command, resolve, written
+from flbench.sweeps.request import RunRequest, command, resolve
 from flbench.sweeps.sweep import run_missing
 from flbench.terminal.console import Console, SweepProgress
 

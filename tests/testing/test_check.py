@@ -30,6 +30,11 @@ OTHER: dict[str, Any] = {
     "title": "Another", "superseded_by": "another",
 }  # fmt: skip
 """Another value of each field of a suite than the kit's own, or the default of the schema."""
+BESIDE: dict[str, Any] = {
+    "common_head": {"further_models": OTHER["further_models"]},
+    "test_samples": {"test_set": "proportional"},
+}
+"""Fields without which another has no effect."""
 
 
 def declaring(**suite: object) -> MethodUnderTest:
@@ -45,7 +50,13 @@ def test_every_field_that_an_author_declares_is_obeyed_or_refused(field: str) ->
         with pytest.raises(UserError, match=f"conformance.suite: '{field}' cannot be set here: "):
             declaring(**{field: 1}).suite()
         return
-    usual, found = declaring().suite(), declaring(**{field: OTHER[field]}).suite()
+    if field == "unseen_epochs":  # a check says whether there are newcomers
+        with pytest.raises(UserError, match=mention("'unseen_epochs'", "unseen=0")):
+            declaring(unseen_epochs=OTHER[field]).suite()
+        return
+    beside = BESIDE.get(field, {})
+    usual = declaring(**beside).suite()
+    found = declaring(**{field: OTHER[field]}, **beside).suite()
     told = found.model_dump(mode="json")
     expected = {**json.loads(json.dumps(OTHER[field]))} if field == "local" else None
     if expected:

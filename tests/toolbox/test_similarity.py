@@ -478,7 +478,8 @@ def test_the_document_names_what_there_is() -> None:
     """Every tool by its name or its module; the generated reference has their arguments."""
     tools = {f"fl.{name}": getattr(fl, name) for name in fl.__all__}
     tools = {name: tool for name, tool in tools.items() if inspect.isfunction(tool)}
-    others = ("flbench.run", "flbench.sweeps")  # they run suites, and read what runs leave
+    # they run suites and read what runs leave, or mark parameters
+    others = ("flbench.run", "flbench.sweeps", "flbench.core.effect")
     tools = {name: tool for name, tool in tools.items() if not tool.__module__.startswith(others)}
     for module in (scoring, clustering):
         own = {name: tool for name, tool in vars(module).items() if inspect.isfunction(tool)}

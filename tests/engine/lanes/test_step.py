@@ -217,7 +217,8 @@ def test_a_step_with_state_is_made_by_python(play_toy: Play, module: type[Client
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 def test_recorded_steps_end_where_clients_end_alone(play_toy: Play, optimizer: str) -> None:
-    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    momentum = 0.9 if optimizer in ("sgd", "rmsprop") else 0.0
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": momentum, "optimizer": optimizer}
     _, played = ends(play_toy, "fedavg", local=local)
     assert any(programs(played))
 
@@ -258,7 +259,8 @@ DECAY = {"epochs": 1, "batch_size": 6, "lr": 0.05, "momentum": 0.9, "weight_deca
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "rmsprop"])
 def test_what_the_loss_does_not_reach_stays_as_it_is(play_toy: Play, optimizer: str) -> None:
-    local = {**DECAY, "optimizer": optimizer}
+    momentum = 0.0 if optimizer == "adamw" else 0.9
+    local = {**DECAY, "optimizer": optimizer, "momentum": momentum}
     _, played = ends(play_toy, "fedavg", net=Partly, local=local, rounds=2)
     assert all(programs(played))
     unused = slice(16, 32)
@@ -270,7 +272,7 @@ def test_momentum_rests_where_the_loss_does_not_reach(play_toy: Play) -> None:
 
 
 def test_counts_of_steps_are_not_shared_where_the_loss_does_not_reach(play_toy: Play) -> None:
-    local = {**DECAY, "optimizer": "adam"}
+    local = {**DECAY, "optimizer": "adam", "momentum": 0.0}
     played = play_toy(method(Alternating), executor="vectorised", net=Partly, local=local, rounds=1)
     reason = "its loss reaches other parameters from step to step"
     assert played.said == [mentioning("round 1", reason)]
@@ -313,7 +315,8 @@ def test_simplified_steps_end_with_the_bytes_of_plain_ones(
     play_toy: Play, optimizer: str, net: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With momentum, received tensors and a term, for three rounds."""
-    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    momentum = 0.9 if optimizer in ("sgd", "rmsprop") else 0.0
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": momentum, "optimizer": optimizer}
     changes: dict[str, Any] = {**RAGGED, "local": local, **({"net": net} if net else {})}
 
     def last() -> Tensor:

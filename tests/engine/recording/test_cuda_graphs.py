@@ -271,7 +271,8 @@ RAGGED: dict[str, Any] = {
 
 def last(play_toy: Play, method: str, optimizer: str, net: Any, accelerator: str) -> bytes:
     """The last models of a run."""
-    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": 0.9, "optimizer": optimizer}
+    momentum = 0.9 if optimizer in ("sgd", "rmsprop") else 0.0
+    local = {"epochs": 2, "batch_size": 4, "lr": 0.05, "momentum": momentum, "optimizer": optimizer}
     engine = EngineOptions("vectorised", accelerator)
     changes = {**RAGGED, "local": local, **({"net": net} if net else {})}
     played = play_toy(method, engine=engine, **changes)

@@ -1,0 +1,113 @@
+"""Marks of parameters that have an effect only where another one has some values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from mentions import mention
+
+from flbench.core.effect import not_with, only_with
+from flbench.core.parameters import checked, declared
+from flbench.errors import BadParameter
+from flbench.run.composition import compose
+from flbench.suite import Suite, load_suite
+
+
+@dataclass(frozen=True)
+class Soft:
+    """A method of these tests; `again` has an effect beside two others."""
+
+    way: Literal["hard", "soft", "softer"] = "hard"
+    rounds: int = 0
+    width: Annotated[float, only_with("way", "soft", "softer"), "of something"] = 1.0
+    again: Annotated[bool, only_with("way", "soft"), not_with("rounds", 0, 1)] = False
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"width": 2}, ("'width'", "way is soft or softer", "width=2.0", "way=hard", "width=1.0")),
+        ({"way": "hard", "width": 2.0}, ("'width'", "way=hard", "set way=soft")),
+        ({"way": "softer", "again": True, "rounds": 5}, ("'again'", "way is soft", "way=softer")),
+        ({"way": "soft", "again": True}, ("'again'", "rounds is not 0 or 1", "again=false")),
+        ({"way": "soft", "again": True, "rounds": 1}, ("'again'", "rounds=1")),
+    ],
+)
+def test_a_value_without_effect_is_refused(values: dict[str, Any], named: tuple[str, ...]) -> None:
+    with pytest.raises(BadParameter, match=mention("method 'soft'", *named)) as at:
+        checked("method 'soft'", Soft, values)
+    assert "\n" not in str(at.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"width": 1.0},  # its default, whatever the rest
+        {"way": "soft", "width": 2.0},
+        {"way": "softer", "width": 2.0},
+        {"way": "soft", "again": True, "rounds": 2},
+        {"way": "soft", "again": False, "rounds": 0},
+    ],
+)
+def test_what_has_an_effect_or_its_default_is_taken(values: dict[str, Any]) -> None:
+    assert checked("method 'soft'", Soft, values) == values
+
+
+def test_a_parameter_says_where_it_has_an_effect() -> None:
+    found = declared(Soft)
+    assert found["width"].note == "of something; only where way is soft or softer"
+    assert found["again"].note == "only where way is soft; only where rounds is not 0 or 1"
+    assert found["width"].doc == "of something"
+
+
+def test_a_condition_names_a_parameter_that_is_there() -> None:
+    def network(width: Annotated[int, only_with("way", "soft")] = 1) -> None: ...
+
+    with pytest.raises(TypeError, match="no 'way'"):
+        declared(network)
+
+
+WITHOUT_EFFECT: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"local.momentum": 0.9, "local.optimizer": "adam"}, {"local.optimizer": "rmsprop"}),
+    ({"local.momentum": 0.9, "local.optimizer": "adamw"}, {"local.momentum": 0.0}),
+    ({"test_samples": 30}, {"test_set": "proportional"}),
+    ({"test_samples": 30, "test_set": "labels"}, {"test_samples": 200}),
+    ({"unseen_epochs": 2}, {"unseen": 0.2}),
+    ({"common_head": True}, {"further_models": ["mlp"]}),
+    ({"clock.stragglers": {"share": 0.5, "factor": 3}}, {"clock.seconds_per_step": 0.1}),
+    ({"clock.deadline": 5.0, "clock.dropout": 0.1}, {"clock.up": 1e6}),
+]
+"""What is set, and what has to be set as well so that it has an effect, or is its default."""
+
+
+@pytest.mark.parametrize(("settings", "mend"), WITHOUT_EFFECT)
+def test_a_setting_of_a_suite_without_effect_is_refused(
+    settings: dict[str, object], mend: dict[str, object]
+) -> None:
+    wrong = next(iter(settings))
+    with pytest.raises(BadParameter, match=mention("suite 'iid'", f"'{wrong}'")):
+        load_suite("iid", overrides=settings)
+    assert isinstance(load_suite("iid", overrides=settings | mend), Suite)
+
+
+def test_a_suite_that_has_newcomers_can_be_run_without() -> None:
+    suite = load_suite("answers-persons")
+    assert suite.unseen
+    without = {"unseen": 0, "unseen_epochs": 0}
+    assert load_suite("answers-persons", overrides=without).training_clients == suite.clients
+
+
+def test_presets_have_no_value_without_effect() -> None:
+    (layer,) = compose("pfedlia", preset="robust").layers
+    assert (layer[1].mode, layer[1].kmeans_transform) == ("peer", "signed_sqrt")
+    with pytest.raises(BadParameter, match=mention("'kmeans_transform'", "mode=central")):
+        compose("pfedlia", {"mode": "central"}, "robust")
+
+
+def test_one_parameter_for_several_methods_names_the_one_without_effect() -> None:
+    compose("dc-pfl", {"t_obs": 4})
+    with pytest.raises(BadParameter, match=mention("'dc-pfl-nodc'", "fixed is none", "fixed=0.8")):
+        compose("dc-pfl-nodc", {"t_obs": 4})
