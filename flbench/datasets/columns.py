@@ -50,12 +50,19 @@ SINGLE = 2.0**-24
 """The relative error of a number in float32."""
 LEAST, MOST = 1e-30, 1e30
 """Between these are the largest numbers of columns that float32 holds with their squares' sums."""
-MEANT_AS_NUMBER = re.compile(r"[-+\u2212]?[$€£]?\s?[\d.,'\u2019\s]*\d[.,]?\s?[%$€£]?")
-"""A number as people write it: with a decimal comma, thousands, per cent or a currency."""
+MEANT_AS_NUMBER = re.compile(
+    r"(?!\d+\.\d{1,2}\.)[-+\u2212]?[$€£]?\s?[\d.,'\u2019\s]*\d[.,]?\s?[%$€£]?"
+)
+"""A number as people write it: with a decimal comma, thousands, per cent or a currency; no version
+such as 1.2.3."""
+WITH_COMMA = re.compile(r"[-+]?\d*(,\d*)?\d([eE][-+]?\d+)?")
+"""A number with a decimal comma, or a whole one."""
 WITH_UNIT = re.compile(r"([^\w\s.,+-]*)\s*([-+]?[\d.,]*\d)\s*([^\d\s]*)")
 """What stands before a number, the number, and its unit."""
-A_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?")
-"""A date as people write it."""
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")
+"""A number with commas that may stand between thousands."""
+A_DATE = re.compile(r"(\d{4}([-./])\d{1,2}\2\d{1,2}|\d{1,2}([-./])\d{1,2}\3(\d{4}|\d\d))([T ].*)?")
+"""A date as people write it: the year has four digits, or is the last of two."""
 MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
 NINES = re.compile(r"-?9{2,}")
@@ -503,6 +510,13 @@ def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
     if len(numbers) == len(there):
         return bool(there)
     remedy = f"write numbers such as 1234.5, or read it as texts with ?text={column}"
+    with_comma = [value for value in there if "," in value]
+    are_thousands = all(map(THOUSANDS.fullmatch, with_comma))
+    if not are_thousands and all(map(WITH_COMMA.fullmatch, there)):
+        raise damaged(
+            path, f"column '{column}' holds decimal commas, such as '{there[0]}': read them with"
+            f" ?decimal=%2C, or as texts with ?text={column}"
+        )  # fmt: skip
     if numbers:
         text = next(value for value in there if as_number(value) is None)
         raise damaged(
@@ -516,6 +530,29 @@ def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
             path, f"column '{column}' holds numbers with a unit, such as '{there[0]}': {remedy}"
         )  # fmt: skip
     return False
+
+
+def with_points(path: Path, column: str, values: list[str]) -> list[str]:
+    """The values of a column in a file of decimal commas, as they are written with points.
+
+    Texts stay as they are, and so do columns in which no value has a comma.
+
+    Raises:
+        UserError: numbers of the column have a point, which would mean another number.
+
+    Example:
+        >>> with_points(Path("a.csv"), "a", ["1,5", "-2", "NA"])
+        ['1.5', '-2', 'NA']
+    """
+    there = [value for value in values if not is_missing(value)]
+    if point := next((one for one in there if "." in one and as_number(one) is not None), None):
+        raise damaged(
+            path, f"column '{column}' has the number '{point}': with decimal commas, expected one"
+            " without a point: write thousands without a sign between them, or leave out ?decimal"
+        )  # fmt: skip
+    if not all(map(WITH_COMMA.fullmatch, there)):
+        return values
+    return [one if is_missing(one) else one.replace(",", ".") for one in values]
 
 
 def has_a_unit(values: Sequence[str]) -> bool:

@@ -165,6 +165,8 @@ def text_in(path: Path, most: int) -> str:
     content = read_bounded(path, most)
     if known := next((what for start, what in PACKED.items() if content.startswith(start)), None):
         raise damaged(path, f"it is {known}")
+    if b"\0" in content:
+        raise damaged(path, f"it has bytes of zero, which no text in UTF-8 has{OTHER_TEXT}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,7 +1,8 @@
 """Pictures of any kind as bytes: one conversion for folders and for the hub.
 
-A picture is grey or has three colours. Palettes, CMYK, one bit and 16 bits are converted; what is
-transparent is shown as it is below.
+A picture is grey or has three colours. Palettes, CMYK, one bit and 16 bits are converted. One with
+transparent pixels is refused: what is behind them is not in the file, and their own colour, often
+black, is seen by nobody.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ OTHER_PICTURES = (
 )
 """Files that are pictures too, or arrays of them, and are refused rather than left out."""
 GREY = ("1", "L", "LA", "La")
+WITH_ALPHA = ("RGBA", "RGBa", "LA", "La", "PA")
+"""Modes with a channel that says how much of a pixel is seen."""
 ORIENTATION = 274
 """The tag of EXIF that says how the camera was held."""
 FEW = 8
@@ -55,7 +58,8 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
     EXIF says. With `size` it is resized to size x size.
 
     Raises:
-        ValueError: its levels are no whole numbers below 65,536, or it has several pictures.
+        ValueError: its levels are no whole numbers below 65,536, it has several pictures, or
+            transparent pixels.
     """
     from PIL import Image as images
     from PIL import ImageOps
@@ -75,8 +79,15 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
         return np.asarray(deep).astype(np.uint16)
     if image.mode == "F":
         raise ValueError("its grey levels have 32 bits, expected 8 or 16")
+    if (hidden := transparent(image)) > 0:
+        raise ValueError(
+            f"{hidden:.2%} of its pixels are transparent: save it on a background, such as white"
+        )
+    is_palette = image.mode in ("P", "PA")
+    if is_palette and "transparency" in image.info:
+        image = image.convert("RGBA")  # which pillow asks for
     flat = image.convert("L" if image.mode in GREY else "RGB")
-    if image.mode in ("P", "PA"):
+    if is_palette:
         array = np.asarray(flat)
         if (array == array[..., :1]).all():
             flat = images.fromarray(np.ascontiguousarray(array[..., 0]))
@@ -85,8 +96,16 @@ def as_array(image: Image, size: int | None = None) -> np.ndarray:
     return np.asarray(flat)
 
 
+def transparent(image: Image) -> float:
+    """The share of a picture's pixels of which less than half is seen."""
+    if image.mode not in WITH_ALPHA and "transparency" not in image.info:
+        return 0.0
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
+    return float((alpha < 128).mean()) if alpha.size else 0.0
+
+
 def refuse_unseen(where: Path, x: Tensor) -> None:
-    """Refuse pictures that are all the same, as they were not read as meant.
+    """Refuse pictures that are all the same, of which nothing can be learned.
 
     Args:
         where: the folder, for the error.
@@ -98,10 +117,7 @@ def refuse_unseen(where: Path, x: Tensor) -> None:
     if len(x) < FEW:
         return
     if bool((x == x[:1]).all()):
-        raise damaged(
-            where, "all its pictures are the same as they are read: what is transparent is not; if"
-            " their shapes are there, save them on a background"
-        )  # fmt: skip
+        raise damaged(where, "all its pictures are the same: expected ones that differ")
 
 
 def stacked(arrays: Sequence[np.ndarray], colour: bool = False) -> Tensor:

@@ -32,6 +32,7 @@ Options follow a question mark, as in `csv:FILE?missing=drop&leave=name,visit`:
                time
     gap        rows left out between the parts then, such as the length of a window; 0 by default
     separator  what is between values, if it is no comma
+    decimal    a comma, where numbers are written as 1,5
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from flbench.datasets.columns import (
     tells_labels,
     texts_written_twice,
     true_groups,
+    with_points,
 )
 from flbench.datasets.files import damaged, no_file, options_in, text_in
 from flbench.datasets.parts import parts_of, words_for_parts
@@ -78,7 +80,19 @@ VALUES = 100
 """Most values of a column that is not numeric."""
 LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 """The column that is predicted unless another one is named, and those that are no features."""
-OPTIONS = (LABEL, *RESERVED, "task", "missing", "leave", "use", "text", "time", "gap", "separator")
+OPTIONS = (
+    LABEL,
+    *RESERVED,
+    "task",
+    "missing",
+    "leave",
+    "use",
+    "text",
+    "time",
+    "gap",
+    "separator",
+    "decimal",
+)
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 YEAR_LAST = re.compile(r"(\d{3,4}|\d{1,2}\.)(19|20)\d\d")
@@ -100,7 +114,10 @@ def table(root: Path, argument: str) -> Dataset:
     path = user_path(name)
     if not path.is_file():
         raise no_file(path)
-    columns = under_our_names(path, read(path, options.get("separator", ",")), options)
+    columns = read(path, options.get("separator", ","))
+    if "decimal" in options:
+        columns = {name: with_points(path, name, values) for name, values in columns.items()}
+    columns = under_our_names(path, columns, options)
     targets = listed(options, "label") or [LABEL]
     for one in targets:
         if one not in columns:
@@ -291,6 +308,11 @@ def asked(argument: str) -> tuple[str, dict[str, str]]:
         raise BadParameter(
             f"csv:{argument}: separator is one character, such as %3B (;), | or %09 (a tab);"
             f" got {between!r}"
+        )
+    if options.get("decimal", ",") != ",":
+        raise BadParameter(
+            f"csv:{argument}: decimal is a comma, %2C, as a point is always read; got"
+            f" {options['decimal']!r}"
         )
     if "gap" in options and not (options["gap"].isdecimal() and options.get("time")):
         raise BadParameter(

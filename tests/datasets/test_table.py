@@ -394,7 +394,7 @@ def test_two_classes_may_be_minus_one_and_one(tmp_path: Path) -> None:
     ("texts", "why"),
     [
         (["10", "20", "90+"], "2?.* numbers and .* texts, such as '90\\+' in row 3"),
-        (["1,5", "2,5", "2,7"], "numbers such as '1,5'"),
+        (["1,5", "2,5", "2,7"], "decimal commas, such as '1,5'"),
         (["5 %", "7 %", "9 %"], "numbers such as '5 %'"),
         (["$5", "$7", "$1,000"], "numbers such as '\\$5'"),
     ],
@@ -506,12 +506,52 @@ def test_old_times_and_old_ends_of_lines_are_read(tmp_path: Path) -> None:
         (b"PAR1", "hub:FOLDER"),
         ("label,å".encode("latin-1"), "iconv"),
         ("label,a".encode("utf-16"), "iconv"),
+        ("label,a\n0,1".encode("utf-16-le"), "bytes of zero.*iconv"),
     ],
 )
 def test_other_files_say_what_to_do(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises(UserError, match=why):
         load_dataset(f"csv:{tmp_path / 'mine.csv'}", Path("nowhere"))
+
+
+def test_decimal_commas_are_read_where_it_is_said(tmp_path: Path) -> None:
+    text = "label;a;b;place\n0;1,5;2;x,y\n1;-,25;3;z\n0;1e-1;4;x,y\n1;NA;5;z"
+    with pytest.raises(UserError, match=mention("'a'", "decimal commas", "?decimal=%2C")):
+        loaded(tmp_path, text, "?separator=%3B&missing=mean")
+    data = loaded(tmp_path, text, "?separator=%3B&missing=mean&decimal=%2C")
+    expected = [[1.5, 2, 1, 0], [-0.25, 3, 0, 1], [0.1, 4, 1, 0], [float("nan"), 5, 0, 1]]
+    torch.testing.assert_close(data.x, torch.tensor(expected), equal_nan=True)
+    quoted = text.replace(";1,5;", ';"1,5";').replace("-,25", '"-,25"').replace("x,y", "x")
+    assert torch.equal(
+        loaded(tmp_path, quoted.replace(";", ","), "?missing=mean&decimal=%2C").x.nan_to_num(),
+        data.x.nan_to_num(),
+    )
+    targets = loaded(
+        tmp_path, "label;a\n0,5;1\n1,5;2\n3;3", "?separator=%3B&decimal=%2C&task=numbers"
+    )
+    assert targets.y.tolist() == [0.5, 1.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "why"),
+    [
+        ("label;a\n0;1.5\n1;2", "?separator=%3B&decimal=%2C", "'1.5': with decimal commas"),
+        ("label;a\n0;1.234,5\n1;2.000", "?separator=%3B&decimal=%2C", "'2.000': with decimal"),
+        ("label;a\n0;1.234,5\n1;2", "?separator=%3B&decimal=%2C", "1 numbers and 1 texts"),
+        ("label,a\n0,1\n1,2", "?decimal=.", "decimal is a comma"),
+    ],
+)
+def test_points_beside_decimal_commas_are_refused(
+    tmp_path: Path, text: str, options: str, why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path, text, options)
+
+
+def test_versions_are_texts_and_no_dates(tmp_path: Path) -> None:
+    rows = [f"{i % 2},{i % 3}.{i // 3 % 2}.1" for i in range(12)]
+    assert loaded(tmp_path, "label,a\n" + "\n".join(rows)).features == ("a (6 texts)",)
 
 
 @pytest.mark.parametrize("typed", ["", "xx", "%0A", "%22"])

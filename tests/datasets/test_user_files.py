@@ -395,12 +395,31 @@ def test_a_file_of_several_pictures_is_refused(tmp_path: Path) -> None:
     assert len(through(tmp_path, "images").y) == 2, "a camera's second picture is a preview"
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_pictures_with_transparent_pixels_are_refused(tmp_path: Path, mode: str) -> None:
+    for at in range(4):
+        (tmp_path / "ab"[at % 2]).mkdir(exist_ok=True)
+        Image.new("L", (4, 4), 40 * at).save(tmp_path / "ab"[at % 2] / f"{at}.png")
+    one = tmp_path / "a" / "0.png"
+    clear = Image.new("RGBA", (4, 4), (200, 200, 200, 255))
+    clear.convert(mode).save(one)
+    assert through(tmp_path, "images").y.tolist() == [0, 0, 1, 1], "nothing is transparent"
+    clear.putpixel((0, 0), (0, 0, 0, 0))
+    if mode == "P":
+        image = clear.convert("RGB").convert("P", palette=Image.Palette.ADAPTIVE, colors=4)
+        image.save(one, transparency=image.getpixel((0, 0)))
+    else:
+        clear.convert(mode).save(one)
+    with pytest.raises(UserError, match=mention("0.png", "6.25% of its pixels", "background")):
+        through(tmp_path, "images")
+
+
 def test_pictures_that_differ_in_what_is_transparent_alone_are_refused(tmp_path: Path) -> None:
     for at in range(8):
         (tmp_path / "ab"[at % 2]).mkdir(exist_ok=True)
         levels = np.stack([np.zeros((4, 4))] * 3 + [np.eye(4) * 25 * at], axis=2)
         Image.fromarray(levels.astype(np.uint8)).save(tmp_path / "ab"[at % 2] / f"{at}.png")
-    with pytest.raises(UserError, match=mention("same", "transparent", "background")):
+    with pytest.raises(UserError, match=mention("transparent", "background")):
         through(tmp_path, "images")
 
 
