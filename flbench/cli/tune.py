@@ -39,6 +39,7 @@ from flbench.sweeps.tuning import (
     points,
     rates_of,
     score_of,
+    with_effect,
 )
 from flbench.tasks import TASKS, Task
 
@@ -210,8 +211,8 @@ class Search:
             raise UserError(NO_SCORE)
         if factors is None:
             assert budget is not None, "one of the two is typed"
-            grid = self.grid(tried)
-            self.points = points(grid, budget, f"{self.method}/{self.base.suites[0]}")
+            grid, of = self.grid(tried)
+            self.points = points(grid, budget, f"{self.method}/{self.base.suites[0]}", of)
             what, self.budget = f"sets of {', '.join(grid)}", budget
         else:
             first, *others = rates_of(usual.spec.suite.local.lr, factors)
@@ -221,8 +222,11 @@ class Search:
         many = f"{len(self.points)} {what} of {self.method}"
         self.progress.tell(f"{many}; {len(self.seeds)} tuning seeds each")
 
-    def grid(self, tried: Sequence[str]) -> dict[str, list[Any]]:
-        """The values of each parameter that is searched for; `tried` are those of `--try`.
+    def grid(self, tried: Sequence[str]) -> tuple[dict[str, list[Any]], Callable[[Point], Point]]:
+        """The values of each parameter that is searched for, and what becomes of points of them.
+
+        Args:
+            tried: those of `--try`.
 
         Raises:
             UserError: the method is several, or has no number to tune.
@@ -230,15 +234,15 @@ class Search:
         plugin, *others = self.load(self.method).plugins
         if others:
             raise UserError(f"flbench tune takes one method, got '{self.method}'")
-        asked = {key.removeprefix(f"{self.method}.") for key in self.base.settings}
-        free = {name: one for name, one in plugin.fields.items() if name not in asked}
+        own = {key.removeprefix(f"{self.method}."): one for key, one in self.base.settings.items()}
+        fixed = {name: one for name, one in own.items() if name in plugin.fields}
         effort = getattr(plugin.kind, "effort", ())
-        grid = grid_of(free, effort, dict(_values(pair) for pair in tried))
+        grid = grid_of(plugin.fields, effort, dict(_values(pair) for pair in tried), fixed)
         if not grid:
             raise UserError(
                 f"{self.method} has no number to tune; name values with --try KEY=V1,V2"
             )
-        return grid
+        return grid, partial(with_effect, plugin.fields, fixed)
 
     def cells(self, request: RunRequest, point: Point | None = None) -> list[Cell]:
         """The cells of a request with the parameters of a point."""

@@ -9,7 +9,7 @@ its rows say how they were found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import mean
@@ -32,6 +32,8 @@ SCORE = "accuracy_validation"
 """The curve that trials are judged by, as it is called for classes; `Task.named` has the others."""
 NO_SCORE = "tuning needs validation samples: raise validation_fraction"
 """What a person is told who has none."""
+IN_VAIN = 10_000
+"""Draws without a new point after which there is none left."""
 LATEST = 10
 """How many of the last evaluations make the score."""
 Point = dict[str, Any]
@@ -46,33 +48,63 @@ class Trial:
 
 
 def grid_of(
-    declared: Mapping[str, Parameter], effort: Sequence[str], tried: Mapping[str, list[Any]]
+    declared: Mapping[str, Parameter],
+    effort: Sequence[str],
+    tried: Mapping[str, list[Any]],
+    fixed: Mapping[str, object],
 ) -> dict[str, list[Any]]:
     """The values to choose from, by parameter; the default comes first.
 
     Numbers other than zero are tried at a quarter, half, twice and four times their default, where
-    their type allows it. What only buys accuracy with work (`effort`) is left alone, as is what
-    changes the method's kind (words, truth values), unless it is asked for.
+    their type allows it. What only buys accuracy with work (`effort`) is left alone, as are what
+    changes the method's kind (words, truth values), unless it is asked for, and what has no effect
+    beside the rest.
 
     Args:
         tried: values the person asks for, instead.
+        fixed: what the person sets of the other parameters.
 
     Raises:
         UnknownName: the person names a parameter the method does not declare.
-        BadParameter: a value does not fit it.
+        BadParameter: a value does not fit it, or it is set as well.
     """
     for name in tried:
         if name not in declared:
             raise UnknownName("parameter to try", name, declared, listed="declared")
+        if name in fixed:
+            raise BadParameter(f"--try {name} and --set {name}: give one of them")
     grid: dict[str, list[Any]] = {}
     for name, parameter in declared.items():
         default = parameter.default
+        if name in fixed:
+            continue
         if name in tried:
             checked = [parameter.check("--try", value) for value in tried[name]]
             grid[name] = list(dict.fromkeys([default, *checked]))
         elif _is_number(default) and default and name not in effort:
             grid[name] = list(dict.fromkeys([default, *_scaled(parameter, default)]))
-    return {name: values for name, values in grid.items() if len(values) > 1}
+    grid = {name: values for name, values in grid.items() if len(values) > 1}
+    beside = {name: fixed.get(name, one.default) for name, one in declared.items()}
+    return {
+        name: values
+        for name, values in grid.items()
+        if name in tried
+        or all(
+            one.field in grid or one.holds(beside[one.field]) for one in declared[name].conditions
+        )
+    }
+
+
+def with_effect(
+    declared: Mapping[str, Parameter], fixed: Mapping[str, object], point: Point
+) -> Point:
+    """A point without values that have no effect beside the others; arguments as `grid_of`."""
+    beside = {name: one.default for name, one in declared.items()} | dict(fixed) | point
+    return {
+        name: value
+        for name, value in point.items()
+        if all(one.holds(beside[one.field]) for one in declared[name].conditions)
+    }
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -90,11 +122,17 @@ def _scaled(parameter: Parameter, default: float) -> list[float]:
     return found
 
 
-def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]:
+def points(
+    grid: Mapping[str, list[Any]],
+    budget: int,
+    name: str,
+    of: Callable[[Point], Point] = lambda point: point,
+) -> list[Point]:
     """The defaults, then distinct random points of the grid; at most `budget`, the same each time.
 
     Args:
         name: what the draws depend on.
+        of: what becomes of a point that is drawn, such as `with_effect`; several may become one.
 
     Returns:
         What is not the default, point by point.
@@ -107,11 +145,14 @@ def points(grid: Mapping[str, list[Any]], budget: int, name: str) -> list[Point]
 
     generator = rng(FIRST_SEED, "tune", name)
     drawn: list[Point] = [{}]
-    while len(drawn) < min(budget, prod(len(values) for values in grid.values())):
+    most, in_vain = min(budget, prod(len(values) for values in grid.values())), 0
+    while len(drawn) < most and in_vain < IN_VAIN:
         places = {key: int(generator.integers(len(values))) for key, values in grid.items()}
-        point = {key: grid[key][place] for key, place in places.items() if place}
+        point = of({key: grid[key][place] for key, place in places.items() if place})
+        in_vain += 1
         if point not in drawn:
             drawn.append(point)
+            in_vain = 0
     return drawn
 
 

@@ -18,6 +18,7 @@ from toy import Play, Typed, toy_suite
 
 from flbench.cli.sweep import conclude
 from flbench.cli.tune import task_of
+from flbench.core.effect import only_with
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.leaderboard.grouping import rows_of
@@ -37,6 +38,7 @@ from flbench.sweeps.tuning import (
     points,
     rates_of,
     score_of,
+    with_effect,
 )
 from flbench.tasks import TASKS
 from flbench.terminal.console import SweepProgress
@@ -58,7 +60,7 @@ def toy(
 
 
 def test_numbers_are_scaled_within_their_bounds_and_the_rest_is_left_alone() -> None:
-    assert grid_of(declared(toy), ("epochs",), {}) == {
+    assert grid_of(declared(toy), ("epochs",), {}, {}) == {
         "rate": [0.4, 0.1, 0.2, 0.8],  # 1.6 is too much
         "count": [4, 2, 8, 16],  # 1 is too little
         "small": [1, 0, 2, 4],  # .25 and .5 are both 0
@@ -67,15 +69,43 @@ def test_numbers_are_scaled_within_their_bounds_and_the_rest_is_left_alone() -> 
 
 def test_what_the_person_asks_for_is_tried_instead() -> None:
     tried: dict[str, list[Any]] = {"kind": ["two"], "rate": [0.3, 0.4], "epochs": [10]}
-    grid = grid_of(declared(toy), ("epochs",), tried)
+    grid = grid_of(declared(toy), ("epochs",), tried, {})
     assert (grid["kind"], grid["rate"], grid["epochs"]) == (["one", "two"], [0.4, 0.3], [5, 10])
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(UnknownName, match="'nothing'"):
-        grid_of(declared(toy), (), {"nothing": [1]})
+        grid_of(declared(toy), (), {"nothing": [1]}, {})
     with pytest.raises(BadParameter, match="'kind' expects"):
-        grid_of(declared(toy), (), {"kind": ["three"]})
+        grid_of(declared(toy), (), {"kind": ["three"]}, {})
+
+
+def conditional(
+    way: Literal["hard", "soft"] = "hard",
+    width: Annotated[float, only_with("way", "soft")] = 1.0,
+    count: int = 4,
+) -> None:
+    """A width that has an effect one way only."""
+
+
+def test_what_has_no_effect_is_not_searched_for() -> None:
+    known = declared(conditional)
+    assert set(grid_of(known, (), {}, {})) == {"count"}
+    assert set(grid_of(known, (), {}, {"way": "soft"})) == {"width", "count"}
+    assert set(grid_of(known, (), {"way": ["soft"]}, {})) == {"way", "width", "count"}
+    with pytest.raises(BadParameter, match="--try way and --set way"):
+        grid_of(known, (), {"way": ["soft"]}, {"way": "soft"})
+
+
+def test_points_without_effect_are_one() -> None:
+    known, grid = declared(conditional), {"way": ["hard", "soft"], "width": [1.0, 2.0, 4.0]}
+    found = points(grid, 50, "m/s", partial(with_effect, known, {}))
+    assert found[0] == {}
+    expected: list[dict[str, Any]] = [
+        {}, {"way": "soft"}, {"way": "soft", "width": 2.0}, {"way": "soft", "width": 4.0},
+    ]  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str), "and no more is drawn"
+    assert with_effect(known, {"way": "soft"}, {"width": 2.0}) == {"width": 2.0}
 
 
 def test_points_are_distinct_repeatable_and_begin_with_the_defaults() -> None:
