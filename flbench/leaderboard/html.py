@@ -203,6 +203,7 @@ def _section(table: Table, results: str, audits: Audits) -> Section:
             f"Suite {table.title}." if table.heading else "",
             f"{settings_text(table)} {table.settings.get('paper') or ''}".strip(),
             f"To add a row: {table.command}" if table.command else "",
+            *table.copies,
             *table.not_defined,
         ),
         {

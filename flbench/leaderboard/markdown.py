@@ -326,6 +326,6 @@ def section(table: Table, results: str) -> list[str]:
         lines += ["", escaped(part.note)] if part.note else []
         lines += ["", *filled(part.rows, part.columns, results)]
     lines += ["", f"{signs}."] if (signs := legend(table.rows)) else []
-    for line in table.not_defined:
+    for line in (*table.copies, *table.not_defined):
         lines += ["", escaped(line)]
     return lines

@@ -79,6 +79,22 @@ class Table:
         )
 
     @property
+    def copies(self) -> tuple[str, ...]:
+        """A line for methods that have the same numbers, of every client and seed.
+
+        What they add to each other had no effect here, such as groups that were not found.
+        """
+        found: dict[object, list[TableRow]] = {}
+        for row in sorted(self.main, key=lambda row: (not row.one_for_all, row.name)):
+            found.setdefault(_all_numbers(row), []).append(row)
+        same = [list(dict.fromkeys(row.name for row in rows)) for rows in found.values()]
+        return tuple(
+            f"The same numbers in every client and seed: {', '.join(names)}."
+            for names in same
+            if len(names) > 1
+        )
+
+    @property
     def shown(self) -> str:
         """Its heading; without one its title."""
         return self.heading or self.title
@@ -219,6 +235,14 @@ def _table(
         rows=tuple(sorted(entries, key=lambda row: row.order)),
         undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
         superseded_by=suite.superseded_by if suite else "",
+    )
+
+
+def _all_numbers(row: ResultGroup) -> object:
+    """The headline of each client of each seed, and the loss of each round."""
+    return tuple(
+        (one.seed, one.clients.headline_values().tobytes(), tuple(one.curves.get("loss", ())))
+        for one in sorted(row.results, key=lambda one: one.seed)
     )
 
 

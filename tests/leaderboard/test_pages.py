@@ -265,7 +265,7 @@ def test_the_page_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
     shutil.copytree(one, tmp_path / "elsewhere" / "deep")
     text = page(one)
     assert text == page(one) == page(other) == page(tmp_path / "elsewhere")
-    assert text.endswith("|\n")
+    assert text.endswith("\n\nThe same numbers in every client and seed: a, b (1), b (2).\n")
     assert str(tmp_path) not in text
     assert [row["method"] for row in tables(text)["toy on toy [aaaaaaaa]"]] == [
         "a", "b (1)", "b (2)",

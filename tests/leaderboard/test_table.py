@@ -226,6 +226,17 @@ def test_what_is_not_defined_is_kept_with_its_reason(tmp_path: Path) -> None:
     assert second.not_defined == ("Not defined here: s: no.",)
 
 
+def test_methods_with_the_same_numbers_are_named(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(tmp_path, made(correct=[50, 60], seed=seed))
+        write(tmp_path, made(correct=[50, 60], seed=seed, method="same"))
+        write(tmp_path, made(correct=[50, 60 + seed], seed=seed, method="later"))
+        write(tmp_path, made(correct=[60, 50], seed=seed, method="turned"))
+    write(tmp_path, made(correct=[50, 60], method="shorter"))
+    (table,) = tables(tmp_path)
+    assert table.copies == ("The same numbers in every client and seed: fedavg, same.",)
+
+
 def test_methods_that_lack_the_same_share_a_line(tmp_path: Path) -> None:
     reasons = {"b": "b: no clock: set up, ...", "c": "few samples", "d": "d: no clock: set up, ..."}
     skips = [skip(method, reason) for method, reason in reasons.items()]
