@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from natural_answers import answers
 
@@ -71,6 +71,8 @@ Left out are tables with fewer than {LEAST} ranked methods at their defaults, su
 slow links, privacy and several networks, which come below, and tables with newcomers where the same
 suite has one without. A method of one seed has no rank, so the longest runs are left out too, and
 may say otherwise: the page of the suite has them. Attacks and references are no methods to choose.
+Of a method that trains more than `fedavg`, the column of equal work has the number of an earlier
+round, when it had trained as much.
 """
 
 
@@ -128,6 +130,18 @@ def peers(rows: Sequence[TableRow]) -> str:
     return (", ".join(names[:NAMED]) or "none") + more
 
 
+def at_equal_work(rows: Sequence[TableRow]) -> str:
+    """The best method where each has trained no more than `fedavg`, over all of its seeds."""
+    task = rows[0].task
+    found = [(row, list(row.at_equal_work().values())) for row in rows]
+    known = [(fmean(values), row.method) for row, values in found if len(values) == len(row.seeds)]
+    if not known:
+        return "-"
+    choose = max if task.higher_is_better else min
+    value, method = choose(known, key=lambda pair: pair[0])  # of equal ones the first
+    return f"`{method}` {'' if task.name == 'classes' else f'{task.heading} '}{value:.3f}"
+
+
 def baseline(table: Table, name: str) -> TableRow | None:
     """A row by the name of its method, at its defaults."""
     return next((row for row in table.main if row.method == name and row.default), None)
@@ -159,7 +173,8 @@ def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
     headings = [("your clients", True), ("suite", True)]
     headings += [(name, False) for name in ("clients", "samples each", "rounds", "methods")]
-    headings += [("best", True), ("cannot be separated from it", True), *BASELINES]
+    headings += [("best", True), ("cannot be separated from it", True)]
+    headings += [("best at the work of `fedavg`", True), *BASELINES]
     lines = []
     for table in found:
         rows = methods(table)
@@ -174,6 +189,7 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             str(len(rows)),
             shown(rows[0]),
             peers(rows),
+            at_equal_work(rows),
             *("-" if row is None else mean(row) for row in others),
         ]
         lines.append(cells)
