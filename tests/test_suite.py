@@ -122,6 +122,15 @@ def test_an_installed_suite_takes_the_place_of_one_that_is_superseded() -> None:
         assert places[new] == "", "the newest one is named"
 
 
+def test_a_data_set_that_is_set_takes_its_section() -> None:
+    named = load_suite("noisy-noniid", "cifar10")
+    assert named.model.name == "resnet18"
+    assert load_suite("noisy-noniid", overrides={"dataset": "cifar10"}) == named
+    assert load_suite("noisy-noniid", "cifar10", {"dataset": "cifar10"}) == named
+    with pytest.raises(UserError, match=mention("--dataset digits", "dataset=cifar10", "one of")):
+        load_suite("noisy-noniid", "digits", {"dataset": "cifar10"})
+
+
 @pytest.mark.parametrize(
     ("section", "facts"),
     [

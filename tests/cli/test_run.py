@@ -397,3 +397,27 @@ def test_who_runs_or_shows_a_superseded_suite_reads_which_one_takes_its_place(
     assert told.count("newer") == 1
     _, said, _ = typed("show", "suite", "old.toml")
     assert mentions(said, "superseded by newer")
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("--rounds", "3", "--set", "rounds=4"), ("--rounds 3", "rounds=4", "one of them")),
+        (("--dataset", "usps", "--set", "dataset=digits"), ("--dataset usps", "dataset=digits")),
+        (("--set", "optimizer=adam", "--set", "momentum=0.9"), ("'local.momentum'", "sgd")),
+        (("--set", "buffers=local"), ("'buffers'", "BatchNorm")),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    typed: Typed, words: tuple[str, ...], facts: tuple[str, ...]
+) -> None:
+    code, _, err = typed("run", "--plugin", "fedavg", "--suite", "iid", *words)
+    assert code != 0
+    assert mentions(err, *facts)
+    assert err.startswith("flbench: ")
+    assert err.count("\n") == 1
+
+
+def test_the_same_number_of_rounds_may_be_typed_twice(typed: Typed) -> None:
+    words = ("--rounds", "1", "--set", "rounds=1", "--set", "clients=5")
+    assert typed("run", "--plugin", "fedavg", "--suite", "iid", *words)[0] == 0

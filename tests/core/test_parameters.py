@@ -102,6 +102,47 @@ def message(error: type[UserError], call: Any, *args: Any, **kwargs: Any) -> str
     return text
 
 
+# ---- words that look like something else
+
+
+def typed_words(
+    word: Literal["none", "true", "5", "a"] = "a",
+    text: str = "a",
+    count: int | None = 3,
+    flag: bool = False,
+) -> None:
+    """Parameters of words, and of what words look like."""
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "read"),
+    [
+        ("word", None, "none"), ("word", True, "true"), ("word", 5, "5"), ("word", "a", "a"),
+        ("text", None, "none"), ("text", 0.5, "0.5"), ("text", 1, "1"),
+        ("count", None, None), ("count", 5, 5), ("flag", True, True),
+    ],
+)  # fmt: skip
+def test_a_parameter_of_words_takes_what_looks_like_a_value(
+    name: str, given: object, read: object
+) -> None:
+    (found,) = checked("x", typed_words, {name: given}).values()
+    assert (found, type(found)) == (read, type(read))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("word", 6, "got 6"), ("flag", None, "got None"), ("count", "b", "got 'b'"),
+        ("text", [1], "got [1]"), ("word", False, "got False"),
+    ],
+)  # fmt: skip
+def test_what_is_no_word_of_a_parameter_is_named_as_it_came(
+    name: str, given: object, said: str
+) -> None:
+    with pytest.raises(BadParameter, match=mention("x", f"'{name}'", said)):
+        checked("x", typed_words, {name: given})
+
+
 # ---- the right side of --set
 
 

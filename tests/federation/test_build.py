@@ -172,6 +172,27 @@ def test_partitions_by_classes_are_refused_for_other_targets(partition: str, ref
         federation(numbers, partition=partition)
 
 
+@pytest.mark.parametrize(
+    ("changes", "has_test", "said"),
+    [
+        ({"test_set": "labels"}, True, "own:file has a test part"),
+        ({"test_set": "labels"}, False, ""),
+        ({"test_set": "own"}, True, ""),
+        ({"test_set": "labels", "test_sizes": [9] * 6}, False, "test_sizes says how many"),
+        ({"test_set": "labels", "test_fraction": 0.25}, True, ""),  # its default: nobody set it
+    ],
+)
+def test_a_test_fraction_that_decides_nothing_is_told(
+    changes: dict[str, Any], has_test: bool, said: str
+) -> None:
+    test = torch.arange(180) % 4 == 0 if has_test else None
+    one = suite(**{"test_fraction": 0.4, "partition": "iid", **changes})
+    lines: list[str] = []
+    divide(one, HookCaller((one.name, one), ()), data_of(test=test), 0, say=lines.append)
+    expected = [f"test_fraction=0.4 has no effect: {said}"] if said else []
+    assert [line for line in lines if "test_fraction" in line] == expected
+
+
 def test_domains_that_nobody_has_are_told() -> None:
     """Of twelve sites five take part; all twelve do without a word."""
     said: list[str] = []

@@ -35,6 +35,12 @@ LATE = {"start": 3, "change": "come", "clients": [5]}
 MOVING = {"rounds": 5, "participation": 0.5, "periods": [EXCHANGE, SWAP, AWAY, LATE]}
 
 
+def test_changes_after_the_last_round_are_told(play_toy: Play) -> None:
+    assert play_toy("fedavg", **MOVING).said == []
+    said = play_toy("fedavg", **{**MOVING, "rounds": 3}).said
+    assert said == ["periods: swap-labels from round 4 on: the run has 3 rounds"]
+
+
 @dataclass(frozen=True)
 class Sees:
     """Writes down what a method sees of the clients in each round."""

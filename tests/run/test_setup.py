@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mentions import mention
 from object_walk import reachable
 from torch import nn
 from toy import Play, toy_suite
@@ -16,6 +17,7 @@ from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.core.model_bank import ModelBank
 from flbench.engine.options import EngineOptions
+from flbench.errors import UserError
 from flbench.run.composition import compose
 from flbench.run.setup import build_store, prepare
 from flbench.run.spec import RunSpec
@@ -88,3 +90,11 @@ def test_processes_of_a_machine_share_the_memory_for_models(tmp_path: Path) -> N
     asked = RunSpec(toy_suite(), compose("fedavg"), 0, tmp_path, tmp_path, engine)
     assert build_store(asked, torch.device("cpu")).budget == 3000
     assert build_store(asked, torch.device("cuda")).budget == 9000, "each has a GPU"
+
+
+@pytest.mark.parametrize("policy", ["local", "reset"])
+def test_a_policy_for_statistics_that_nobody_has_is_refused(policy: str, play_toy: Play) -> None:
+    local = LocalTraining(epochs=1, batch_size=7)
+    with pytest.raises(UserError, match=mention("'buffers'", "BatchNorm", f"buffers={policy}")):
+        play_toy("fedavg", local=local, rounds=1, buffers=policy)
+    play_toy("fedavg", net=normed, local=local, rounds=1, buffers=policy)
