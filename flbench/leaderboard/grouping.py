@@ -139,7 +139,7 @@ class ResultGroup:
         rate = "" if self.tuning.lr is None else ", learning rate"
         return f"tuned, budget {self.budget}{rate}"
 
-    @property
+    @cached_property
     def seeds(self) -> tuple[int, ...]:
         """Its seeds, ascending."""
         return tuple(result.seed for result in self.results)
@@ -149,7 +149,7 @@ class ResultGroup:
         """What its results predict, and the headline that they are ranked by."""
         return self.results[0].headline
 
-    @property
+    @cached_property
     def headlines(self) -> list[float]:
         """Mean headline (accuracy, for classes) of each seed."""
         return [_mean_headline(one) for one in self.results]
@@ -158,7 +158,7 @@ class ResultGroup:
         """Mean headline by seed."""
         return dict(zip(self.seeds, self.headlines, strict=True))
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean of the headlines."""
         return mean(self.headlines)

@@ -78,7 +78,7 @@ class Table:
             for reason, names in methods.items()
         )
 
-    @property
+    @cached_property
     def copies(self) -> tuple[str, ...]:
         """A line for methods that have the same numbers, of every client and seed.
 
@@ -120,22 +120,22 @@ class Table:
         """Whether some of its clients join after training."""
         return bool(self.settings.get("unseen"))
 
-    @property
+    @cached_property
     def main(self) -> tuple[TableRow, ...]:
         """Rows that are neither tuned nor outdated."""
         return tuple(row for row in self.rows if not (row.tuning or row.outdated))
 
-    @property
+    @cached_property
     def tuned(self) -> tuple[TableRow, ...]:
         """Rows whose parameters were searched for."""
         return tuple(row for row in self.rows if row.tuning and not row.outdated)
 
-    @property
+    @cached_property
     def outdated(self) -> tuple[TableRow, ...]:
         """Stale rows."""
         return tuple(row for row in self.rows if row.outdated)
 
-    @property
+    @cached_property
     def compared(self) -> tuple[TableRow, ...]:
         """Those of `main` that are no reference; of these, rows of one seed have no rank."""
         return tuple(row for row in self.main if not row.reference)
