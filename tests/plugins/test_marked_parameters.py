@@ -15,14 +15,15 @@ from flbench.core.parameters import Parameter, declared
 from flbench.plugin.registry import find, load_entry
 
 
-def marked() -> list[tuple[str, str]]:
-    """Methods and their marked parameters; a class that only inherits one is left out."""
+def marked() -> list[tuple[str, Condition]]:
+    """Methods and the conditions of their parameters; what a class only inherits is left out."""
     found = []
     for method in METHODS:
         kind = load_entry(find("methods", method))
         own = vars(kind).get("__annotations__", {})
         known = declared(kind)
-        found += [(method, name) for name in own if name in known and known[name].conditions]
+        own_conditions = [one for name in own if name in known for one in known[name].conditions]
+        found += [(method, one) for one in dict.fromkeys(own_conditions)]
     return found
 
 
@@ -54,18 +55,20 @@ def another_than(parameter: Parameter, condition: Condition) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "name"), marked())
-def test_what_is_marked_has_no_effect(play_toy: Play, method: str, name: str) -> None:
+@pytest.mark.parametrize(("method", "condition"), marked())
+def test_what_is_marked_has_no_effect(play_toy: Play, method: str, condition: Condition) -> None:
+    """All at once that the condition marks, beside a value with which it does not hold."""
     kind: Any = load_entry(find("methods", method))
     known = declared(kind)
-    for condition in known[name].conditions:
-        beside = {condition.field: switching(known[condition.field], condition)}
-        settings = {**settings_of(method), **beside}
-        settings.pop(name, None)
-        more: dict[str, Any] = {"rounds": rounds_of(method), "server_samples": 12}
-        without = play_toy(composition((method, kind(**settings))), **more)
-        value = {name: another(known[name])}
-        beside_it = play_toy(composition((method, kind(**settings, **value))), **more)
-        assert torch.equal(without.personal, beside_it.personal)
-        assert without.run.ledger.totals == beside_it.run.ledger.totals
-        assert without.run.history.last == beside_it.run.history.last
+    values = {name: another(one) for name, one in known.items() if condition in one.conditions}
+    beside = {condition.field: switching(known[condition.field], condition)}
+    usual = {name: one for name, one in settings_of(method).items() if name not in values}
+    more: dict[str, Any] = {"rounds": rounds_of(method), "server_samples": 12}
+    without, with_them = (
+        play_toy(composition((method, kind(**{**usual, **beside, **changed}))), **more)
+        for changed in ({}, values)
+    )
+    assert values
+    assert torch.equal(without.personal, with_them.personal)
+    assert without.run.ledger.totals == with_them.run.ledger.totals
+    assert without.run.history.last == with_them.run.history.last
