@@ -28,10 +28,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from flbench.core.clock_settings import ClockSettings, with_traces
-from flbench.core.effect import conditions, not_with, only_with, refuse_without_effect
+from flbench.core.effect import conditions, not_with, only_with, without_effect
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
-from flbench.core.parameters import checked
+from flbench.core.parameters import checked, declared, refuse_unused
 from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.core.setting_text import parse, written
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
@@ -501,13 +501,13 @@ def build_suite(
 
     `name` is how errors name the suite; names of traces are relative to the `folder`. What a
     `--set` value leaves without effect goes back to its default, unless it is set as well: with
-    `optimizer=adam` a suite has no momentum.
+    `optimizer=adam` a suite has no momentum. What the fields themselves say without effect stays.
 
     Raises:
         UnknownName: no such field, or a component has no such parameter.
-        BadParameter: a field or a parameter does not fit its type, or has no effect.
+        BadParameter: a field or a parameter does not fit its type, or is set without effect.
     """
-    merged = copy.deepcopy(dict(table))
+    merged, given = copy.deepcopy(dict(table)), set(_names(overrides or {}))
     for key, value in sorted((overrides or {}).items(), key=lambda pair: _place(pair[0])):
         change = _nested(key, value)
         _merge(merged, change)
@@ -517,14 +517,20 @@ def build_suite(
         merged["clock"] = with_traces(merged["clock"], folder)
     try:
         suite = Suite.model_validate(merged)
-        if overrides and _drop_without_effect(suite, merged, set(_leaves(overrides))):
+        if _drop_without_effect(suite, merged, given):
             suite = Suite.model_validate(merged)
     except ValidationError as error:
         raise _refusal(name, error.errors()[0]) from None
-    for place, kind, values in _tables(suite):
-        fields = annotated_fields(kind)
-        refuse_without_effect(f"suite '{suite.name}'", fields, values, place)
+    for setting, why in unused_settings(suite):
+        if setting in given:
+            raise BadParameter(f"suite '{suite.name}': {why}")
     return suite
+
+
+def unused_settings(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Fields of a suite and its tables that have no effect, and why (`effect.without_effect`)."""
+    for place, kind, values in _tables(suite):
+        yield from without_effect(annotated_fields(kind), values, place)
 
 
 def _tables(suite: Suite) -> Iterator[tuple[str, type, dict[str, Any]]]:
@@ -551,28 +557,25 @@ def _drop_without_effect(suite: Suite, table: dict[str, Any], given: set[str]) -
     for place, kind, values in _tables(suite):
         inner = table.get(place.removesuffix("."), {}) if place else table
         for name, _, marks in annotated_fields(kind):
-            lost = any(
-                f"{place}{one.field}" in given and not one.holds(values[one.field])
-                for one in conditions(marks)
-            )
-            if lost and f"{place}{name}" not in given and name in inner:
+            broken = [one for one in conditions(marks) if not one.holds(values)]
+            by = {f"{place}{field}" for one in broken for field in one.fields}
+            if by & given and f"{place}{name}" not in given and name in inner:
                 del inner[name]
                 dropped = True
     return dropped
 
 
-def _leaves(table: Mapping[str, object], place: str = "") -> Iterator[str]:
-    """The dotted names of the values of nested tables.
+def _names(table: Mapping[str, object], place: str = "") -> Iterator[str]:
+    """The dotted names of nested tables and of all that is in them.
 
     Example:
-        >>> list(_leaves({"local": {"lr": 1}, "clock.up": 2, "unseen": 0}))
-        ['local.lr', 'clock.up', 'unseen']
+        >>> list(_names({"local": {"lr": 1}, "clock.up": 2, "unseen": 0}))
+        ['local', 'local.lr', 'clock.up', 'unseen']
     """
     for key, value in table.items():
+        yield f"{place}{key}"
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{place}{key}.")
-        else:
-            yield f"{place}{key}"
+            yield from _names(value, f"{place}{key}.")
 
 
 def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's description
@@ -628,7 +631,9 @@ def _convert(field: str, table: object, given: object) -> None:
     values = {key: table[key] for key in given if key != "name"}
     if values and isinstance(name, str):
         function = load_entry(find(kind, name))
-        table.update(checked(f"{field} '{name}'", function, values, skip=skip))
+        owner, known = f"{field} '{name}'", declared(function, skip=skip)
+        table.update(checked(owner, function, values, skip=skip))
+        refuse_unused(owner, known, {key: table[key] for key in known if key in table})
 
 
 def _nested(key: str, value: object) -> dict[str, object]:

@@ -9,16 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from flbench.core.effect import not_with
 from flbench.errors import BadParameter
@@ -113,17 +104,9 @@ class ClockSettings(_Frozen):
         description="a share of the clients that are slower than drawn, and by what factor:"
         " `{ share = 0.1, factor = 5 }`",
     )
-    deadline: AboveZero | None = Field(
+    deadline: Annotated[AboveZero | None, not_with((*SPEEDS, *LINKS), None)] = Field(
         default=None, description="seconds after which the uploads of a stage are not used"
     )
-
-    @field_validator("deadline")
-    @classmethod
-    def _something_takes_time(cls, deadline: float | None, info: ValidationInfo) -> float | None:
-        if deadline is not None and all(info.data.get(name) is None for name in (*SPEEDS, *LINKS)):
-            text = f"a speed expected beside it, as nothing takes time: {', '.join(SPEEDS)}"
-            raise PydanticCustomError("deadline", "{text}", {"text": text})
-        return deadline
 
 
 def drawn(speed: Speed | None, generator: np.random.Generator, names: int) -> npt.NDArray[Any]:

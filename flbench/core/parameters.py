@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from flbench.core.effect import Condition, conditions, refuse_without_effect
+from flbench.core.effect import Condition, conditions, without_effect
 from flbench.core.setting_text import written
 from flbench.errors import BadParameter, UnknownName
 
@@ -126,8 +126,8 @@ def _declared(target: Callable[..., Any], skip: int) -> Mapping[str, Parameter]:
         opens = any(isinstance(mark, OpensFile) for mark in marks)
         found[name] = Parameter(name, hint, default, " ".join(notes), opens, conditions(marks))
     for one in (one for parameter in found.values() for one in parameter.conditions):
-        if one.field not in found:
-            raise TypeError(f"a parameter has an effect 'only where {one.text}': no '{one.field}'")
+        if missing := [name for name in one.fields if name not in found]:
+            raise TypeError(f"a parameter has an effect 'only where {one.text}': no '{missing[0]}'")
     return found
 
 
@@ -138,13 +138,22 @@ def checked(
 
     Raises:
         UnknownName: a name that is not declared.
-        BadParameter: a value of the wrong type, or that has no effect beside the others.
+        BadParameter: a value of the wrong type.
     """
     known = declared(target, skip=skip)
     for name in values:
         if name not in known:
             raise UnknownName(f"parameter of {owner}", name, known, listed="declared")
-    typed = {name: known[name].check(owner, value) for name, value in values.items()}
+    return {name: known[name].check(owner, value) for name, value in values.items()}
+
+
+def refuse_unused(owner: str, known: Mapping[str, Parameter], values: Mapping[str, object]) -> None:
+    """Refuse values, typed, that have no effect beside each other and the defaults.
+
+    Raises:
+        BadParameter: there is one.
+    """
     fields = [(one.name, one.default, one.conditions) for one in known.values()]
-    refuse_without_effect(owner, fields, {name: one.default for name, one in known.items()} | typed)
-    return typed
+    beside = {name: default for name, default, _ in fields} | dict(values)
+    for _, why in without_effect(fields, beside):
+        raise BadParameter(f"{owner}: {why}")

@@ -80,19 +80,8 @@ VALUES = 100
 """Most values of a column that is not numeric."""
 LABEL, GROUP, RESERVED = "label", "group", ("client", "split")
 """The column that is predicted unless another one is named, and those that are no features."""
-OPTIONS = (
-    LABEL,
-    *RESERVED,
-    "task",
-    "missing",
-    "leave",
-    "use",
-    "text",
-    "time",
-    "gap",
-    "separator",
-    "decimal",
-)
+FORMAT = ("separator", "decimal")
+OPTIONS = (LABEL, *RESERVED, "task", "missing", "leave", "use", "text", "time", "gap", *FORMAT)
 FILLS = ("drop", "mean", "indicator")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 YEAR_LAST = re.compile(r"(\d{3,4}|\d{1,2}\.)(19|20)\d\d")
@@ -116,7 +105,9 @@ def table(root: Path, argument: str) -> Dataset:
         raise no_file(path)
     columns = read(path, options.get("separator", ","))
     if "decimal" in options:
-        columns = {name: with_points(path, name, values) for name, values in columns.items()}
+        others = {*listed(options, "leave"), *listed(options, "text")}
+        numbers = {name: values for name, values in columns.items() if name not in others}
+        columns |= {name: with_points(path, name, values) for name, values in numbers.items()}
     columns = under_our_names(path, columns, options)
     targets = listed(options, "label") or [LABEL]
     for one in targets:

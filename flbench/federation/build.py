@@ -284,13 +284,16 @@ def _all_have_some(
 
 def unused_fraction(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
     """What to say of a `test_fraction` that decides nothing; "" = it does, or nobody set it."""
-    pooled = suite.test_set != "own" and (bool(suite.test_sizes) or dataset.test is not None)
     if suite.test_fraction == Suite.model_fields["test_fraction"].default:
         return ""
-    reason = "test_sizes says how many" if suite.test_sizes else f"{dataset.name} has a test part"
-    if fixed.test is not None or pooled:
-        return f"test_fraction={suite.test_fraction:g} has no effect: {reason}"
-    return ""
+    pooled, has_part = suite.test_set != "own", dataset.test is not None
+    if pooled and suite.test_sizes:
+        reason = "test_sizes says how many"
+    elif has_part and (pooled or fixed.test is not None):
+        reason = f"{dataset.name} has a test part"
+    else:
+        return ""
+    return f"test_fraction={suite.test_fraction:g} has no effect: {reason}"
 
 
 def set_aside(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flbench.core import hookspecs
 from flbench.core.hookspecs import hook_marks, implemented_hooks
-from flbench.core.parameters import Parameter, Presets, checked, declared
+from flbench.core.parameters import Parameter, Presets, checked, declared, refuse_unused
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import Entry, find, load_entry
@@ -73,17 +73,24 @@ class LoadedPlugin:
             return key
         return field if dot and owner == self.entry.name and field in self.fields else None
 
-    def build(self, settings: Mapping[str, object], preset: str | None) -> object:
+    def build(
+        self, settings: Mapping[str, object], preset: str | None, *, stated: bool = False
+    ) -> object:
         """An instance; its constructor runs as third-party code.
 
+        Args:
+            stated: a file says it, which may be of an older version: what has no effect is taken.
+
         Raises:
-            BadParameter: a value does not fit its field, or the plugin refuses it.
+            BadParameter: a value does not fit its field or has no effect, or the plugin refuses it.
         """
         entry, given = self.entry, dict(self.presets.get(preset or "", {}))
         for key in sorted(settings, key=lambda key: "." in key):  # the full name wins
             if field := self.field(key):
                 given[field] = settings[key]
         values = checked(f"method '{entry.name}'", self.kind, given)
+        if not stated:
+            refuse_unused(f"method '{entry.name}'", self.fields, values)
         try:
             with IsolatedPlugin(entry.name).acting(f"{entry.name}.__init__"):
                 return self.kind(**values)
@@ -109,7 +116,11 @@ class LoadedMethod:
         return {name for one in self.plugins for name in one.presets}
 
     def compose(
-        self, settings: Mapping[str, object] | None = None, preset: str | None = None
+        self,
+        settings: Mapping[str, object] | None = None,
+        preset: str | None = None,
+        *,
+        stated: bool = False,
     ) -> MethodStack:
         """Build the plugins with their parameters.
 
@@ -120,12 +131,14 @@ class LoadedMethod:
             settings: `field` or `plugin.field` -> value; what no plugin declares is ignored (see
                 `suite_overrides`).
             preset: plugins that have it start from its values, not their defaults.
+            stated: see `LoadedPlugin.build`.
 
         Raises:
-            BadParameter: a value does not fit its field, or the plugin refuses it.
+            BadParameter: a value does not fit its field or has no effect, or the plugin refuses it.
             UserError: the plugins cannot go together.
         """
-        built = [(one.entry, one.build(settings or {}, preset)) for one in self.plugins]
+        plugins = [one.build(settings or {}, preset, stated=stated) for one in self.plugins]
+        built = [(one.entry, plugin) for one, plugin in zip(self.plugins, plugins, strict=True)]
         check_compatible([(entry.name, plugin) for entry, plugin in built])
         acting = [pair for pair in built if implemented_hooks(type(pair[1]))] or built[:1]
         layers = tuple((entry.name, plugin) for entry, plugin in acting)
@@ -164,7 +177,7 @@ def layers_of(suite: Suite, own: Sequence[tuple[str, Any]]) -> tuple[tuple[str, 
             raise UserError(f"suite '{suite.name}' brings '{one.name}': name it once")
         plugin = _load_plugin(one.name)
         checked(f"suite '{suite.name}': plugin '{one.name}'", plugin.kind, one.params)
-        added.append((one.name, plugin.build(one.params, None)))
+        added.append((one.name, plugin.build(one.params, None, stated=True)))
     layers = (*added, *own)
     check_compatible(layers)
     return layers
@@ -214,10 +227,14 @@ def _load_plugin(name: str) -> LoadedPlugin:
 
 
 def compose(
-    text: str, settings: Mapping[str, object] | None = None, preset: str | None = None
+    text: str,
+    settings: Mapping[str, object] | None = None,
+    preset: str | None = None,
+    *,
+    stated: bool = False,
 ) -> MethodStack:
     """Find, import and build the plugins of a method; see `load_method`, `LoadedMethod.compose`."""
-    return load_method(text).compose(settings, preset)
+    return load_method(text).compose(settings, preset, stated=stated)
 
 
 FLAGS = ("uses_true_groups", "paper_leak", "pools_data", "baseline")

@@ -252,7 +252,7 @@ def _without_files(network: Component) -> Component:
 def _method_module(saved: SavedModels, suite: Suite, net: nn.Module) -> ClientModule:
     """The module of the method that a file names, around a network."""
     about, nothing = saved.about, torch.empty(0)
-    method = joined(suite, compose(about.method.name, about.method.params))
+    method = joined(suite, compose(about.method.name, about.method.params, stated=True))
     plain = ClientModule(net, suite.local)
     layout, clients = ParameterLayout.of(plain), suite.training_clients
     samples = saved.tensors.get(f"{CONTEXT}samples", torch.empty(0))

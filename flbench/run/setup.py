@@ -70,7 +70,7 @@ from flbench.run.own_models import OwnModels
 from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.saving import Saving, refuse_too_many
 from flbench.run.spec import RunSpec
-from flbench.suite import Suite
+from flbench.suite import Suite, unused_settings
 from flbench.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def build_executor(
         pool, name = federation.visible, spec.suite.model.name
         refuse_other_answers(net, name, pool.x[:1], pool.y[:1], classes)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
-    refuse_policy_of_nothing(spec.suite, layout)
+    tell_of_unused(spec, layout)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
@@ -203,19 +203,13 @@ def build_executor(
     return complete, _hash([context.initial])
 
 
-def refuse_policy_of_nothing(suite: Suite, layout: ParameterLayout) -> None:
-    """Refuse a policy for BatchNorm statistics where there are none.
-
-    Raises:
-        UserError: so it is.
-    """
-    if suite.buffers != "global" and not layout.buffers:
-        name = suite.model.name
-        raise UserError(
-            f"suite '{suite.name}': 'buffers' has an effect only where the network has BatchNorm,"
-            f" and '{name}' has none; got buffers={suite.buffers}: set another model, or set"
-            " buffers=global"
-        )
+def tell_of_unused(spec: RunSpec, layout: ParameterLayout) -> None:
+    """Tell of what the suite says and what has no effect; what a person sets so is refused."""
+    for _, why in unused_settings(spec.suite):
+        spec.say(f"suite '{spec.suite.name}': {why}")
+    policy, name = spec.suite.buffers, spec.suite.model.name
+    if policy != "global" and not layout.buffers:
+        spec.say(f"buffers={policy} has no effect: '{name}' has no BatchNorm")
 
 
 def vocabulary(federation: Federation) -> int:

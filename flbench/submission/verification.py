@@ -123,7 +123,7 @@ def again(
 
     stated = result.method
     try:
-        method = compose(stated.name, stated.params)
+        method = compose(stated.name, stated.params, stated=True)
     except UnknownName as error:
         unknown = str(error).partition(" (")[0]  # the list of names that are known is long
         raise UserError(f"{unknown}; {_where_from(stated.plugins)}") from None

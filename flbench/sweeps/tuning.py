@@ -15,6 +15,7 @@ from math import prod
 from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from flbench.core.effect import has_effect
 from flbench.core.parameters import Parameter
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.tasks import Task
@@ -66,7 +67,7 @@ def grid_of(
 
     Raises:
         UnknownName: the person names a parameter the method does not declare.
-        BadParameter: a value does not fit it, or it is set as well.
+        BadParameter: a value does not fit it, it is set as well, or it has no effect.
     """
     for name in tried:
         if name not in declared:
@@ -84,15 +85,17 @@ def grid_of(
         elif _is_number(default) and default and name not in effort:
             grid[name] = list(dict.fromkeys([default, *_scaled(parameter, default)]))
     grid = {name: values for name, values in grid.items() if len(values) > 1}
-    beside = {name: fixed.get(name, one.default) for name, one in declared.items()}
-    return {
-        name: values
-        for name, values in grid.items()
-        if name in tried
-        or all(
-            one.field in grid or one.holds(beside[one.field]) for one in declared[name].conditions
-        )
-    }
+    beside = {name: one.default for name, one in declared.items()} | dict(fixed)
+    idle = [
+        (name, one)
+        for name in grid
+        for one in declared[name].conditions
+        if not (one.holds(beside) or grid.keys() & set(one.fields))
+    ]
+    if asked := next(((name, one) for name, one in idle if name in tried), None):
+        name, one = asked
+        raise BadParameter(f"--try {name}: it has an effect only where {one.text}: set or try that")
+    return {name: values for name, values in grid.items() if name not in dict(idle)}
 
 
 def with_effect(
@@ -103,7 +106,7 @@ def with_effect(
     return {
         name: value
         for name, value in point.items()
-        if all(one.holds(beside[one.field]) for one in declared[name].conditions)
+        if has_effect(declared[name].conditions, beside)
     }
 
 

@@ -405,7 +405,6 @@ def test_who_runs_or_shows_a_superseded_suite_reads_which_one_takes_its_place(
         (("--rounds", "3", "--set", "rounds=4"), ("--rounds 3", "rounds=4", "one of them")),
         (("--dataset", "usps", "--set", "dataset=digits"), ("--dataset usps", "dataset=digits")),
         (("--set", "optimizer=adam", "--set", "momentum=0.9"), ("'local.momentum'", "sgd")),
-        (("--set", "buffers=local"), ("'buffers'", "BatchNorm")),
     ],
 )
 def test_what_would_be_ignored_is_refused(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from mentions import mention
+from mentions import mention, mentions
 
 from flbench.core.effect import not_with, only_with
-from flbench.core.parameters import checked, declared
+from flbench.core.parameters import checked, declared, refuse_unused
 from flbench.errors import BadParameter
+from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose
-from flbench.suite import Suite, load_suite
+from flbench.suite import Suite, load_suite, unused_settings
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class Soft:
     ],
 )
 def test_a_value_without_effect_is_refused(values: dict[str, Any], named: tuple[str, ...]) -> None:
+    typed = checked("method 'soft'", Soft, values)
     with pytest.raises(BadParameter, match=mention("method 'soft'", *named)) as at:
-        checked("method 'soft'", Soft, values)
+        refuse_unused("method 'soft'", declared(Soft), typed)
     assert "\n" not in str(at.value)
 
 
@@ -53,7 +57,7 @@ def test_a_value_without_effect_is_refused(values: dict[str, Any], named: tuple[
     ],
 )
 def test_what_has_an_effect_or_its_default_is_taken(values: dict[str, Any]) -> None:
-    assert checked("method 'soft'", Soft, values) == values
+    refuse_unused("method 'soft'", declared(Soft), values)
 
 
 def test_a_parameter_says_where_it_has_an_effect() -> None:
@@ -91,6 +95,27 @@ def test_a_setting_of_a_suite_without_effect_is_refused(
     with pytest.raises(BadParameter, match=mention("suite 'iid'", f"'{wrong}'")):
         load_suite("iid", overrides=settings)
     assert isinstance(load_suite("iid", overrides=settings | mend), Suite)
+
+
+def test_what_a_file_says_without_effect_stays_as_it_is(tmp_path: Path) -> None:
+    """Its hash is that of results, and a newer flbench reads it as the older one did."""
+    iid = Path(str(load_entry(find("suites", "iid")))).read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(f"unseen_epochs = 2\n{iid}", encoding="utf-8")
+    suite = load_suite(str(tmp_path / "mine.toml"))
+    ((setting, why),) = unused_settings(suite)
+    assert (suite.unseen_epochs, setting) == (2, "unseen_epochs")
+    assert mentions(why, "unseen is not 0", "unseen_epochs=2", "set unseen_epochs=0")
+    assert not list(unused_settings(load_suite("iid")))
+    params = {"kmeans_transform": "clip"}
+    assert compose("pfedlia", params, stated=True).described.params["kmeans_transform"] == "clip"
+
+
+def test_no_committed_suite_says_something_without_effect() -> None:
+    for name, entry in entries("suites").items():
+        path = Path(str(load_entry(entry)))
+        sections = tomllib.loads(path.read_text(encoding="utf-8")).get("on", {})
+        for dataset in (None, *sections):
+            assert list(unused_settings(load_suite(name, dataset))) == [], (name, dataset)
 
 
 def test_a_suite_that_has_newcomers_can_be_run_without() -> None:

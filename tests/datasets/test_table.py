@@ -533,6 +533,12 @@ def test_decimal_commas_are_read_where_it_is_said(tmp_path: Path) -> None:
     assert targets.y.tolist() == [0.5, 1.5, 3.0]
 
 
+def test_columns_left_out_or_of_texts_may_have_points_beside_decimal_commas(tmp_path: Path) -> None:
+    text = "label;a;version;code\n0;1,5;1.2;1.1\n1;2,5;1.3;2.2"
+    options = "?separator=%3B&decimal=%2C&leave=version&text=code"
+    assert loaded(tmp_path, text, options).x.tolist() == [[1.5, 1, 0], [2.5, 0, 1]]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "why"),
     [

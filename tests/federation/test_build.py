@@ -193,6 +193,15 @@ def test_a_test_fraction_that_decides_nothing_is_told(
     assert [line for line in lines if "test_fraction" in line] == expected
 
 
+def test_a_test_fraction_of_the_last_rows_has_an_effect() -> None:
+    """Parts by time are cut by it, unless the file has a test part."""
+    test = torch.arange(180) % 30 > 24
+    for changes, told in (({"gap": 1}, 0), ({"gap": 1, "test": test}, 1)):
+        one, lines = suite(test_fraction=0.4), list[str]()
+        divide(one, HookCaller((one.name, one), ()), data_of(**changes), 0, say=lines.append)
+        assert sum("test_fraction=0.4" in line for line in lines) == told
+
+
 def test_domains_that_nobody_has_are_told() -> None:
     """Of twelve sites five take part; all twelve do without a word."""
     said: list[str] = []

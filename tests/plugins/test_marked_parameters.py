@@ -61,7 +61,8 @@ def test_what_is_marked_has_no_effect(play_toy: Play, method: str, condition: Co
     kind: Any = load_entry(find("methods", method))
     known = declared(kind)
     values = {name: another(one) for name, one in known.items() if condition in one.conditions}
-    beside = {condition.field: switching(known[condition.field], condition)}
+    (field,) = condition.fields
+    beside = {field: switching(known[field], condition)}
     usual = {name: one for name, one in settings_of(method).items() if name not in values}
     more: dict[str, Any] = {"rounds": rounds_of(method), "server_samples": 12}
     without, with_them = (

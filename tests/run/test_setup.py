@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from mentions import mention
+from mentions import mentions
 from object_walk import reachable
 from torch import nn
 from toy import Play, toy_suite
@@ -17,7 +18,6 @@ from flbench.core.dataset import Dataset
 from flbench.core.local_training import LocalTraining
 from flbench.core.model_bank import ModelBank
 from flbench.engine.options import EngineOptions
-from flbench.errors import UserError
 from flbench.run.composition import compose
 from flbench.run.setup import build_store, prepare
 from flbench.run.spec import RunSpec
@@ -93,8 +93,15 @@ def test_processes_of_a_machine_share_the_memory_for_models(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("policy", ["local", "reset"])
-def test_a_policy_for_statistics_that_nobody_has_is_refused(policy: str, play_toy: Play) -> None:
-    local = LocalTraining(epochs=1, batch_size=7)
-    with pytest.raises(UserError, match=mention("'buffers'", "BatchNorm", f"buffers={policy}")):
-        play_toy("fedavg", local=local, rounds=1, buffers=policy)
-    play_toy("fedavg", net=normed, local=local, rounds=1, buffers=policy)
+def test_a_policy_for_statistics_that_nobody_has_is_told(policy: str, play_toy: Play) -> None:
+    changes: dict[str, Any] = {"local": LocalTraining(epochs=1, batch_size=7), "rounds": 1}
+    line = f"buffers={policy} has no effect: 'mlp' has no BatchNorm"
+    assert play_toy("fedavg", **changes, buffers=policy).said == [line]
+    assert play_toy("fedavg", **changes, buffers=policy, net=normed).said == []
+
+
+def test_what_a_suite_says_without_effect_is_told(play_toy: Play) -> None:
+    """Of a file of an older version, say: it runs as it always did."""
+    local = LocalTraining(epochs=1, batch_size=7, momentum=0.5, optimizer="adam")
+    (line,) = play_toy("fedavg", local=local, rounds=1).said
+    assert mentions(line, "'local.momentum'", "local.momentum=0.5", "local.optimizer=adam")

@@ -93,6 +93,9 @@ def test_what_has_no_effect_is_not_searched_for() -> None:
     assert set(grid_of(known, (), {}, {})) == {"count"}
     assert set(grid_of(known, (), {}, {"way": "soft"})) == {"width", "count"}
     assert set(grid_of(known, (), {"way": ["soft"]}, {})) == {"way", "width", "count"}
+    with pytest.raises(BadParameter, match=r"--try width: .* only where way is soft"):
+        grid_of(known, (), {"width": [2.0]}, {})
+    assert set(grid_of(known, (), {"width": [2.0]}, {"way": "soft"})) == {"width", "count"}
     with pytest.raises(BadParameter, match="--try way and --set way"):
         grid_of(known, (), {"way": ["soft"]}, {"way": "soft"})
 
