@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +12,7 @@ from mentions import mention, mentions
 from flbench.core.effect import not_with, only_with
 from flbench.core.parameters import checked, declared, refuse_unused
 from flbench.errors import BadParameter
-from flbench.plugin.registry import entries, find, load_entry
+from flbench.plugin.registry import find, load_entry
 from flbench.run.composition import compose
 from flbench.suite import Suite, load_suite, unused_settings
 
@@ -108,14 +107,6 @@ def test_what_a_file_says_without_effect_stays_as_it_is(tmp_path: Path) -> None:
     assert not list(unused_settings(load_suite("iid")))
     params = {"kmeans_transform": "clip"}
     assert compose("pfedlia", params, stated=True).described.params["kmeans_transform"] == "clip"
-
-
-def test_no_committed_suite_says_something_without_effect() -> None:
-    for name, entry in entries("suites").items():
-        path = Path(str(load_entry(entry)))
-        sections = tomllib.loads(path.read_text(encoding="utf-8")).get("on", {})
-        for dataset in (None, *sections):
-            assert list(unused_settings(load_suite(name, dataset))) == [], (name, dataset)
 
 
 def test_a_suite_that_has_newcomers_can_be_run_without() -> None:

@@ -20,7 +20,14 @@ from flbench.core.setting_text import parse
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import compose, load_method, suite_overrides
-from flbench.suite import Component, fingerprint, load_suite, suite_field, suite_fields
+from flbench.suite import (
+    Component,
+    fingerprint,
+    load_suite,
+    suite_field,
+    suite_fields,
+    unused_settings,
+)
 
 TOML = sorted(Path(flbench_benchmarks.__file__).parent.glob("*.toml"))
 
@@ -371,6 +378,7 @@ def test_every_benchmark_loads_by_name_and_by_path_on_every_data_set() -> None:
         for dataset in entries("datasets"):
             on = load_suite(path.stem, dataset)
             assert on.dataset == dataset
+            assert not list(unused_settings(on))
             for kind, part, skip in (("partitions", on.partition, 4), ("models", on.model, 2)):
                 checked(part.name, load_entry(find(kind, part.name)), part.params, skip=skip)
 
