@@ -26,6 +26,7 @@ from zlib import crc32
 from fault_record import Fault
 
 from flbench.engine.processes import own_process
+from flbench.results.files import files_below
 from flbench.results.schema import VOLATILE
 
 HERE = Path(__file__).resolve().parent
@@ -178,7 +179,9 @@ class Place:
             fault={**fault, "at": "outside"} if outside else fault,
         )  # fmt: skip
         if outside:
-            while fault["at"] == "begun" and alive(process) and not any(self.runs.rglob("seed-*")):
+            while (
+                fault["at"] == "begun" and alive(process) and not files_below(self.runs, "seed-*")
+            ):
                 time.sleep(0.02)
             time.sleep(fault["when"])
             sent = send(process, fault["signal"], others_of(process, str(self.notes)))

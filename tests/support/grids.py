@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flbench.results.files import files_below
 from flbench.results.schema import VOLATILE
 
 QUICK = (
@@ -16,7 +17,8 @@ GRID = ("-p", "fedavg,local-only", "-s", "iid", "--seeds", "2", *QUICK)
 
 
 def results(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("seed-*.json"))
+    """The result files below a folder, also while a run writes there: `rglob` would fail."""
+    return files_below(folder, "seed-*.json")
 
 
 def stable(folder: Path) -> dict[str, dict[str, Any]]:
@@ -31,7 +33,7 @@ def stable(folder: Path) -> dict[str, dict[str, Any]]:
 
 def begun(out: Path) -> list[Path]:
     """Checkpoints of cells that have no result yet; a killed one may leave both for a moment."""
-    found = out.rglob("*.checkpoint.safetensors")
+    found = files_below(out, "*.checkpoint.safetensors")
     return [p for p in found if not p.with_name(f"{p.name.partition('.')[0]}.json").is_file()]
 
 
