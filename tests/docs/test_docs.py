@@ -18,6 +18,7 @@ import pytest
 import typer
 from architecture_map import page as architecture
 from arguments_page import page as arguments_page
+from committed import committed_tables
 from interval_coverage_page import page as interval_coverage_page
 from made_results import made, write
 from natural_page import FACTS, RATES, chosen_rate, table_of
@@ -28,10 +29,11 @@ from reference_pages import page as reference_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
-from which_method_page import RESULTS, by_newcomers, count_of
+from which_method_page import by_newcomers, count_of
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
+from flbench.leaderboard import build
 from flbench.leaderboard.markdown import anchor
 from flbench.plugin.registry import entries
 from flbench.tasks import TASKS
@@ -234,10 +236,8 @@ def test_the_page_of_planted_bugs_is_that_of_their_tables() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_which_method_is_that_of_the_results() -> None:
-    from flbench.leaderboard.table import tables
-
     found = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
-    known = tables(RESULTS)
+    known = committed_tables()
     told = re.search(r"It is made from ([\d,]+) result files", found)
     assert told is not None
     if int(told[1].replace(",", "")) < count_of(known):
@@ -344,6 +344,7 @@ def test_every_fault_names_tests_that_exist() -> None:
 @pytest.mark.slow
 def test_the_leaderboard_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(build, "tables", lambda folder: [*committed_tables()])
     monkeypatch.setattr(sys, "argv", ["flbench", "leaderboard", "--check", "--no-figures"])
     with pytest.raises(SystemExit) as stop:
         main()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed import committed_tables
 from made_results import SUITE, described, made, skip, write
 from mentions import mentioning
 from toy import python
@@ -306,7 +307,7 @@ def test_a_command_says_what_settings_leave_out() -> None:
 
 @pytest.mark.slow
 def test_every_committed_table_of_the_installed_version_says_how_to_run_it() -> None:
-    found = tables(ROOT / "leaderboard" / "results")
+    found = committed_tables()
     assert len(found) >= 13
     for table in found:
         current = table.settings["version"] == load_suite(table.suite).version

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from every import METHODS, Film, run_of
+from every import METHODS, Film, run_of, settings_of
 from mentions import mention
 from toy import Played, player, toy_dataset
 
@@ -69,9 +69,9 @@ def test_fedavgs_clients_train_on_fedavgs_batches(
 
 
 def test_no_two_methods_have_one_fingerprint(tmp_path: Path) -> None:  # T30
-    play = player(tmp_path)
-    marks = {run_of(play, method, rounds=1).marks.config for method in METHODS}
-    assert len(marks) == len(METHODS)
+    spec = player(tmp_path)("fedavg", rounds=1).job
+    specs = [replace(spec, method=compose(one, settings_of(one))) for one in METHODS]
+    assert len({one.fingerprint for one in specs}) == len(METHODS)
 
 
 @pytest.mark.usefixtures("checkpoint_every_round")

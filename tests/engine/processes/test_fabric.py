@@ -57,6 +57,8 @@ fabric.Launcher(LightningEnvironment(), 1, 2).launch(time.sleep, 60)
 """
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_ends_the_wait_for_other_machines() -> None:
     first = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
     with subprocess.Popen(
