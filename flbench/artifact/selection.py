@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING
 
 from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers.paper import SCALES, Paper, load_paper
-from flbench.papers.reproduction import (
-    file_of_any_version,
-    findings,
-    in_words,
-    planned,
-    refuse_unknown,
-)
+from flbench.papers.reproduction import findings, in_words, planned, refuse_unknown
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.results.files import read_bounded, read_result
 from flbench.results.schema import Result
+from flbench.run.other_versions import file_of_any_version
 from flbench.submission.verification import engine_of
 from flbench.suite import LARGEST
 from flbench.sweeps.request import Cell, RunRequest, command

@@ -158,7 +158,6 @@ def what_to_run(
     for option, given in (("--plugin", plugin), ("--suite", suite)):
         if not names(given):
             raise typer.BadParameter(f"{option} expects a name, got '{' '.join(given)}'")
-    refuse_two_data_sets(offline, dataset)
     return RunRequest(
         methods=names(plugin),
         suites=names(suite),
@@ -171,12 +170,6 @@ def what_to_run(
         data_root=data_root,
         out=out,
     )
-
-
-def refuse_two_data_sets(offline: bool, dataset: str | None) -> None:
-    """Refuse two ways to say which data set is meant."""
-    if offline and dataset is not None:
-        raise typer.BadParameter("--offline-data chooses the data set of each suite: no --dataset")
 
 
 def computed_with(

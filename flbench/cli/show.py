@@ -17,7 +17,6 @@ from flbench.cli.options import (
     SettingsOption,
     names,
     read_settings,
-    refuse_two_data_sets,
 )
 from flbench.cli.plot import IMAGES
 from flbench.errors import MissingData, UserError
@@ -56,7 +55,6 @@ def show_suite(
     """Show a suite as `flbench run` would take it: its settings, and who gets which data."""
     if out is not None and out.suffix.lower() in IMAGES and out.suffix != ".svg":
         raise UserError(f"--out: expected a folder, or a file that ends in .svg; got '{out}'")
-    refuse_two_data_sets(offline, dataset)
     request = RunRequest(
         methods=names(plugin or []),
         suites=(name,),
@@ -186,7 +184,6 @@ def show_composition(
 
     Of one method: with which others. They are played on a small federation, or on a suite.
     """
-    refuse_two_data_sets(offline, dataset)
     if suite is None and (settings or dataset or offline):
         raise UserError("--set, --dataset and --offline-data need a suite: add --suite NAME")
     from flbench.testing.composability import outcome_of, partners

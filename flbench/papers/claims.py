@@ -16,7 +16,6 @@ from flbench.papers.paper import Claim, Lead, Paper
 from flbench.papers.reproduction import (
     ROUNDING,
     TO_FINAL,
-    file_of_any_version,
     findings,
     is_settled,
     number_of,
@@ -25,6 +24,7 @@ from flbench.papers.reproduction import (
 from flbench.plugin.registry import find, load_entry
 from flbench.results.files import read_result
 from flbench.results.schema import Result
+from flbench.run.other_versions import file_of_any_version
 from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import grid_rows, read_grid
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal, get_args
-
-from packaging.version import Version
 
 from flbench.core.setting_text import parse
 from flbench.engine.options import EXACT
@@ -22,16 +19,14 @@ from flbench.papers.paper import (
     numbers,
     plugin_of,
 )
-from flbench.results.files import read_result
 from flbench.results.schema import Result
-from flbench.suite import fingerprint
+from flbench.run.other_versions import result_of_any_version
 from flbench.sweeps.launchers import Outcome
 from flbench.sweeps.request import Cell, RunRequest, concerns, resolve
 from flbench.tasks import TASKS
 
 if TYPE_CHECKING:
     from flbench.run.composition import LoadedMethod
-    from flbench.run.spec import RunSpec
     from flbench.terminal.console import SweepProgress
 
 Verdict = Literal[
@@ -336,30 +331,6 @@ def _results_of(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> Iterator[Result
             yield result
         elif (found := result_of_any_version(cell.spec)) is not None:
             yield found
-
-
-def result_of_any_version(spec: RunSpec) -> Result | None:
-    """The result of a run, or of the same settings by the newest other version that has one."""
-    path = file_of_any_version(spec)
-    return None if path is None else read_result(path)
-
-
-def file_of_any_version(spec: RunSpec) -> Path | None:
-    """The result file of a run, or of the same settings by the newest other version that has one.
-
-    A parameter that a result does not have came later; it must have its default.
-    """
-    if spec.path.is_file():
-        return spec.path
-    suite, method = fingerprint(spec.suite.settings()), spec.method.described
-    defaults = {one.name: one.default for _, layer in spec.method.layers for one in fields(layer)}
-    alike = []
-    for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
-        found = read_result(path)
-        given = {**{name: defaults.get(name) for name in method.params}, **found.method.params}
-        if found.fingerprint.suite == suite and found.tuning is None and given == method.params:
-            alike.append((Version(found.method.plugins[0].version), path))
-    return max(alike, key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def _why(plan: Plan, outcomes: Mapping[Cell, Outcome]) -> str:

@@ -65,8 +65,9 @@ ASIDE = (
     " plugin.source_inspection"
     " results.audits results.difference results.events results.export results.files"
     " results.hashed_fields results.kept_files results.marks results.plain_rows results.schema"
-    " run.continued run.core_digest run.demand run.energy run.import_probe run.run_folder"
-    " run.same_data run.saved_files run.saved_models run.saved_predictions run.saving run.spec"
+    " run.continued run.core_digest run.demand run.energy run.import_probe run.other_versions"
+    " run.run_folder run.same_data run.saved_files run.saved_models run.saved_predictions"
+    " run.saving run.spec"
 )
 """Modules and packages that can change no number; every other one is in a part."""
 UNKNOWN = "unknown"

@@ -45,6 +45,9 @@ class RunRequest:
         tuning: how the settings were found, if they were searched for.
         keep: what runs keep beside their results.
         offline: run each suite on its data set that needs no files (`Suite.offline_dataset`).
+
+    Raises:
+        BadParameter: a data set is named beside `offline`.
     """
 
     methods: tuple[str, ...] = ()
@@ -65,6 +68,15 @@ class RunRequest:
     offline: bool = False
     changed_source: bool = False
     keep: KeepOptions = field(default_factory=KeepOptions)
+
+    def __post_init__(self) -> None:
+        named = {"--dataset ": self.dataset, "--set dataset=": self.settings.get("dataset")}
+        for option, dataset in named.items():
+            if self.offline and dataset is not None:
+                typed = f"{option}{dataset}"
+                raise BadParameter(
+                    f"--offline-data chooses the data set of each suite: leave out {typed}"
+                )
 
     @property
     def root(self) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,7 +98,8 @@ def run_missing(
         hear(one, outcome)
     if cells:
         progress.tell(f"{summary(outcomes.values(), len(first))}; {len(waiting)} to run")
-        for line in sorted({*_lacking(outcomes), *_unusable(outcomes)}):
+        notes = sorted({*_lacking(outcomes), *_unusable(outcomes)})
+        for line in (*_computed_before(waiting), *notes):
             progress.tell(line)
     if waiting:
         running = run_or_wait(waiting, launch, progress.tell)
@@ -149,6 +150,22 @@ def _unusable(known: Outcomes) -> Iterator[str]:
     for cell, outcome in known.items():
         if outcome.what == FAILED:
             yield f"{cell.title}: {outcome.why}"
+
+
+def _computed_before(waiting: Sequence[Cell]) -> Iterator[str]:
+    """A line on the cells that have a result of another version of their method."""
+    from flbench.run.other_versions import file_of_any_version
+
+    found = []
+    for cell in waiting:
+        with suppress(UserError):  # a damaged file is none of theirs
+            path = file_of_any_version(cell.spec)
+            found += [path] if path not in (None, cell.spec.path) else []
+    if found:
+        yield (
+            f"{len(found)} of them have a result of another version of their method, such as"
+            f" {found[0]}: it stays, and a row is of one version"
+        )
 
 
 def _shown(

@@ -159,7 +159,8 @@ def test_what_is_wrong_is_said_first(typed: Typed) -> None:
     for args, facts in (
         (("--out", "x.png"), ("--out", ".svg", "x.png")),
         (("--set", "suite.clientz=3"), ("suite.clientz", "clients")),
-        (("--offline-data", "--dataset", "digits"), ("--offline-data", "--dataset")),
+        (("--offline-data", "--dataset", "digits"), ("--offline-data", "--dataset digits")),
+        (("--offline-data", "--set", "dataset=digits"), ("--offline-data", "--set dataset=digits")),
         (("--set", "nothing=3"), ("nothing",)),
     ):
         code, said, told = typed("show", "suite", "feature-shift", *args)

@@ -486,6 +486,10 @@ def test_results_of_other_versions_are_compared_where_this_one_has_none(
     rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
     assert "agrees" in rows["fedavg"]
     assert "no result yet" in rows["local-only"]
+    _, _, told = typed("reproduce", card, "--table", "1", "--method", "fedavg")
+    assert mentions(told, "2 of them", "another version", "older/seed-0.json")
+    _, _, told = typed("reproduce", card, "--table", "1", "--method", "fedavg")
+    assert "another version" not in told
 
 
 def test_reproduce_without_running_compares_what_is_there(card: str, typed: Typed) -> None:
