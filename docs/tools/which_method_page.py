@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
 from natural_answers import answers
 
 from flbench.leaderboard.audited import with_audits
@@ -19,8 +20,8 @@ from flbench.leaderboard.kinds import judged_alike
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.sentences import sentences
-from flbench.leaderboard.statistics import share_letter
-from flbench.leaderboard.table import Table, TableRow, tables
+from flbench.leaderboard.statistics import FEW_SEEDS, difference, holm, share_letter
+from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients, tables
 from flbench.leaderboard.who_wins import who_wins
 from flbench.results.audits import LOG
 
@@ -33,6 +34,8 @@ LEAST = 8
 """Ranked methods at their defaults that a table must have."""
 NAMED = 8
 """Methods that are named where many cannot be separated; the others are counted."""
+BY_CLIENTS = " (clients only)"
+"""What is said of tests that say nothing of other seeds."""
 KINDS = {
     "label-groups": "groups of clients with labels of their own",
     "label-groups-noisy": "the same, and some clients hold labels of other groups",
@@ -61,9 +64,11 @@ For users who have clients and look for a method. Words: [glossary](glossary.md)
 
 Find the row that is most like your clients. Every number is the mean accuracy over clients and
 seeds at the methods' defaults; a method that shares a letter with the best one on the
-[leaderboard](../leaderboard/README.md) *cannot be separated* from it. Small networks and data sets
-do not decide for large ones, nor do few rounds for many: run your own files with the
-[partition that you have](data.md#your-own-data) before you choose.
+[leaderboard](../leaderboard/README.md) *cannot be separated* from it. One seed or two say nothing
+of other seeds, and most rows of such tables share a letter: there the clients of these seeds alone
+are tested against those of the best method, by Holm's procedure, and *clients only* says so. Small
+networks and data sets do not decide for large ones, nor do few rounds for many: run your own files
+with the [partition that you have](data.md#your-own-data) before you choose.
 """
 OF_TASKS = "Where a number is no accuracy, it has its name: of RMSE, lower is better."
 LEFT_OUT = f"""\
@@ -122,12 +127,17 @@ def within(rows: Sequence[TableRow], megabytes: float) -> TableRow | None:
 
 
 def peers(rows: Sequence[TableRow]) -> str:
-    """The methods that cannot be separated from the first."""
-    if len(rows[0].seeds) < 2:
-        return "one seed: not tried"
-    names = [f"`{row.method}`" for row in rows[1:] if share_letter(rows[0].ties, row.ties)]
+    """The methods that cannot be separated from the first; of few seeds, by their clients alone."""
+    best, *others = rows
+    alike = [share_letter(best.ties, row.ties) for row in others]
+    by_clients = len(best.seeds) <= FEW_SEEDS
+    if by_clients:
+        who, own = same_clients(rows), client_headlines(best)
+        p = [difference(own, client_headlines(row), who).p_shown for row in others]
+        alike = [not apart for apart in holm(np.array(p))]
+    names = [f"`{row.method}`" for row, same in zip(others, alike, strict=True) if same]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (", ".join(names[:NAMED]) or "none") + more
+    return (", ".join(names[:NAMED]) or "none") + more + BY_CLIENTS * by_clients
 
 
 def at_equal_work(rows: Sequence[TableRow]) -> str:

@@ -29,7 +29,7 @@ from reference_pages import page as reference_page
 from typer.core import TyperGroup as Group
 from unreliable_clients_page import STUDY
 from unreliable_clients_page import page as unreliable_clients_page
-from which_method_page import by_newcomers, count_of
+from which_method_page import by_newcomers, count_of, peers
 from which_method_page import page as which_method_page
 
 from flbench.cli.main import app, main
@@ -254,6 +254,26 @@ def test_newcomers_that_do_not_train_have_a_row(tmp_path: Path) -> None:
     )
     (row,) = [line for line in by_newcomers(found) if line.startswith("| `toy`")]
     assert row.split("|")[-3].strip() == "0"
+
+
+def test_of_two_seeds_the_clients_say_who_cannot_be_separated(tmp_path: Path) -> None:
+    """Letters need seeds: the worst seed of the best is below the best of the worst."""
+    from flbench.leaderboard.table import tables
+
+    correct = {
+        "best": ([90, 91, 92, 93], [50, 51, 52, 53]),
+        "near": ([89, 92, 91, 93], [51, 50, 53, 51]),  # 0.25 and 0.25 below, of one either way
+        "far": ([60, 61, 62, 63], [40, 41, 42, 43]),  # 30 and 10 below, in every client
+    }
+    found = [
+        made(0.5, method=method, seed=seed, correct=own, test=[100] * 4)
+        for method, seeds in correct.items()
+        for seed, own in enumerate(seeds)
+    ]
+    (table,) = tables(write(tmp_path, *found))
+    assert {row.ties for row in table.rows} == {"a"}
+    assert [row.method for row in table.rows] == ["best", "near", "far"]
+    assert peers(table.rows) == "`near` (clients only)"
 
 
 def test_natural_suites_have_the_rate_that_was_found() -> None:
