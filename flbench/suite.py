@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flbench.core.clock_settings import ClockSettings, with_traces
+from flbench.core.clock_settings import SPEEDS, ClockSettings, with_traces
 from flbench.core.effect import conditions, not_with, only_with, without_effect
 from flbench.core.hookspecs import hookimpl
 from flbench.core.local_training import LocalTraining
@@ -95,7 +95,7 @@ def metric_of(text: str) -> Component:
         {'k': 3}
 
     Raises:
-        BadParameter: a parameter has no value.
+        BadParameter: a parameter has no value, or is there twice.
     """
     name, *pairs = text.split(":")
     params = {}
@@ -103,6 +103,8 @@ def metric_of(text: str) -> Component:
         key, equals, value = pair.partition("=")
         if not equals or not key or key == "name":
             raise BadParameter(f"metric '{text}': expected NAME:KEY=VALUE, as in top-k:k=3")
+        if key in params:
+            raise BadParameter(f"metric '{text}': '{key}' is there twice: give one of them")
         params[key] = parse(value)
     return Component(name=name, **params)
 
@@ -444,7 +446,11 @@ def load_suite(
         table = tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadParameter(f"suite '{name}': cannot read {path}: {text_of(error)}") from None
-    table["name"] = path.stem
+    if table.setdefault("name", path.stem) != path.stem:
+        raise BadParameter(
+            f"suite '{name}': name = {table['name']!r}: expected none, as a suite is called like"
+            f" its file, {path.stem}"
+        )
     asked: Any = (overrides or {}).get("dataset", dataset)
     if dataset is not None and asked != dataset:
         raise BadParameter(
@@ -479,6 +485,11 @@ def _refuse_sections(name: str, sections: Mapping[str, Any]) -> None:
             if field not in Suite.model_fields:
                 what = f"field of [on.{dataset}] in suite '{name}'"
                 raise UnknownName(what, field, suite_fields(), listed="there are")
+            if field in ("name", "dataset"):
+                raise BadParameter(
+                    f"suite '{name}': [on.{dataset}] has '{field}': expected other fields, as the"
+                    " section is of that data set, and a suite is called like its file"
+                )
 
 
 def _installed(name: str) -> Path:
@@ -522,7 +533,7 @@ def build_suite(
     except ValidationError as error:
         raise _refusal(name, error.errors()[0]) from None
     for setting, why in unused_settings(suite):
-        if setting in given:
+        if any(name == setting or name.startswith(f"{setting}.") for name in given):
             raise BadParameter(f"suite '{suite.name}': {why}")
     return suite
 
@@ -531,6 +542,30 @@ def unused_settings(suite: Suite) -> Iterator[tuple[str, str]]:
     """Fields of a suite and its tables that have no effect, and why (`effect.without_effect`)."""
     for place, kind, values in _tables(suite):
         yield from without_effect(annotated_fields(kind), values, place)
+    clients, training, clock = suite.clients, suite.training_clients, suite.clock
+    if suite.unseen and training == clients:
+        yield "unseen", _nobody("unseen", f"unseen={suite.unseen}", clients)
+    if clock is None:
+        return
+    if clock.stragglers is not None and not clock.stragglers.of(training):
+        came = f"share={clock.stragglers.share:g}"
+        yield "clock.stragglers", _nobody("clock.stragglers", came, training)
+    for name in (*SPEEDS, "client_edge"):
+        speed = getattr(clock, name)
+        if isinstance(speed, tuple) and len(speed) > clients:
+            yield (
+                f"clock.{name}",
+                f"'clock.{name}' has {len(speed)} numbers, one for each client; got"
+                f" clients={clients}: leave out the last {len(speed) - clients}",
+            )
+
+
+def _nobody(setting: str, came: str, clients: int) -> str:
+    """What is said of a share that is no whole client."""
+    return (
+        f"'{setting}' has an effect only where it is a client or more; got {came} of {clients}:"
+        f" expected {1 / clients:.2g} or more"
+    )
 
 
 def _tables(suite: Suite) -> Iterator[tuple[str, type, dict[str, Any]]]:

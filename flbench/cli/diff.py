@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flbench.errors import UserError
 from flbench.results.difference import differences, unlike, verdict
 from flbench.terminal.lines import tell
 
@@ -59,13 +60,23 @@ def _better(metric: Metric, values: Sequence[Value]) -> str:
 
 
 def _chosen(one: Path, other: Path) -> tuple[Path, Path]:
-    """Two files; in folders, those of the lowest common seed, else of the lowest seed."""
+    """Two files; in folders, those of the lowest common seed, else of the lowest seed.
+
+    Raises:
+        UserError: a folder has several rows.
+    """
     from flbench.results.files import some_result_files
 
     def seeds(path: Path) -> dict[str, Path]:
         if not path.is_dir():
             return {}
-        return {file.name: file for file in some_result_files([path])}
+        found = some_result_files([path])
+        if len(rows := sorted({str(file.parent) for file in found})) > 1:
+            raise UserError(
+                f"{path}: expected the folder of one row, or a file; got {len(rows)} rows, such as"
+                f" {rows[0]}: name one of them"
+            )
+        return {file.name: file for file in found}
 
     mine, theirs = seeds(one), seeds(other)
     common = {*mine} & {*theirs}

@@ -9,6 +9,7 @@ import typer
 
 from flbench.cli.options import COMMITTED
 from flbench.cli.plot import read_all_results
+from flbench.errors import UserError
 from flbench.terminal.lines import tell
 
 
@@ -33,6 +34,8 @@ def export(
     from flbench.results.files import write_atomically
 
     found = read_all_results(results)
+    if audits is not None and not audits.is_file():
+        raise UserError(f"--audits: expected a log of audits, there is no file '{audits}'")
     known = read_audits(audits or COMMITTED.parent / LOG)
     for name, data in exported((result for _, result in found), known).items():
         write_atomically(out / name, data)

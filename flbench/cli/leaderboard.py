@@ -54,7 +54,7 @@ def leaderboard(
             raise UserError("--html writes the whole page: leave out other options but --check")
         _html(results, out, check)
         return
-    from flbench.leaderboard.build import FIGURES, board, differences
+    from flbench.leaderboard.build import FIGURES, board, differences, refuse_by_hand
     from flbench.leaderboard.kept_figures import KeptFigures
     from flbench.results.files import write_atomically
 
@@ -66,6 +66,7 @@ def leaderboard(
         _check(found, results, out, suites)
         return
     new = {*found.get("missing", []), *found.get("differ", [])}
+    refuse_by_hand(out, new)
     for name in sorted(new):
         write_atomically(out / name, files[name])
     for name in found.get("left over", []):
@@ -106,7 +107,7 @@ def _separate(results: Path, names: tuple[str, str], suites: list[str]) -> None:
 def _html(results: Path, out: Path, check: bool) -> None:
     """Write the web page and its tables, or check that they are current."""
     from flbench.leaderboard.audited import with_audits
-    from flbench.leaderboard.build import differences
+    from flbench.leaderboard.build import differences, refuse_by_hand
     from flbench.leaderboard.headings import with_headings
     from flbench.leaderboard.html import FOLDER, PAGE, START, html
     from flbench.leaderboard.links import linked
@@ -132,6 +133,7 @@ def _html(results: Path, out: Path, check: bool) -> None:
     if check:
         tell(f"{page} is current")
         return
+    refuse_by_hand(out, changed)
     for name in sorted(changed, key=lambda name: name == PAGE):  # the page last: it leads to them
         write_atomically(out / name, files[name])
     for path in left:

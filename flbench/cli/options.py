@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flbench.core.setting_text import parse
+from flbench.core.setting_text import parse, written
 from flbench.engine.machine.portable import limit
 from flbench.engine.options import EngineOptions, size
 from flbench.errors import UserError
@@ -275,10 +275,14 @@ def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
     """
     found: dict[str, object] = {}
     for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
+        name, equals, text = pair.partition("=")
+        key, value = name.strip(), parse(text.strip())
+        if not equals or not key:
             raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
-        found[key.strip()] = parse(value.strip())
+        if found.setdefault(key, value) != value:
+            raise typer.BadParameter(
+                f"--set {key}={written(found[key])} and --set {pair.strip()}: give one of them"
+            )
     return found
 
 

@@ -50,6 +50,8 @@ def submit(
     from flbench.submission.admission import gathered, outlook, problems, read
 
     if diff is not None:
+        if results or check or new_table:
+            raise UserError("--diff only prints: leave out result files, --check and --new-table")
         tell(*_changes(diff, into))
         return
     if not results:

@@ -121,7 +121,7 @@ def tune(
     seeds_of_trials = tuple(range(FIRST_SEED, FIRST_SEED + tuning_seeds))
     searches = [
         Search(replace(base, methods=(method,)), load, progress, seeds_of_trials, trials)
-        for method in names([methods])
+        for method in dict.fromkeys(names([methods]))
     ]
     for search in searches:
         search.draw(budget, tried or [], factors)
@@ -237,7 +237,7 @@ class Search:
         own = {key.removeprefix(f"{self.method}."): one for key, one in self.base.settings.items()}
         fixed = {name: one for name, one in own.items() if name in plugin.fields}
         effort = getattr(plugin.kind, "effort", ())
-        grid = grid_of(plugin.fields, effort, dict(_values(pair) for pair in tried), fixed)
+        grid = grid_of(plugin.fields, effort, _asked_values(tried), fixed)
         if not grid:
             raise UserError(
                 f"{self.method} has no number to tune; name values with --try KEY=V1,V2"
@@ -316,6 +316,16 @@ class Search:
 def _seconds(outcome: Outcome) -> float:
     """Wall time of a trial."""
     return 0.0 if outcome.result is None else outcome.result.seconds.get("total", 0.0)
+
+
+def _asked_values(tried: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of every `--try`, by parameter."""
+    found: dict[str, list[Any]] = {}
+    for key, own in map(_values, tried):
+        if key in found:
+            raise typer.BadParameter(f"--try {key} is there twice: write --try {key}=V1,V2")
+        found[key] = own
+    return found
 
 
 def _values(pair: str) -> tuple[str, list[Any]]:

@@ -432,8 +432,13 @@ def _next(written: Iterable[tuple[Path, Result]]) -> str:
         folder = path.parents[4] if is_placed else COMMITTED
         suites.setdefault(folder, []).append(result.suite["name"])
     return " && ".join(
-        board_command(names, folder, folder.parent) for folder, names in suites.items()
+        board_command(names, folder, _board_of(folder)) for folder, names in suites.items()
     )
+
+
+def _board_of(results: Path) -> Path:
+    """The folder of the pages of some results: of those in `flbench-results` one beside it."""
+    return results.parent if results.name == COMMITTED.name else results.with_name("board")
 
 
 def _environments(one: Result, other: Result) -> str:

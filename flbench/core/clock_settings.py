@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -71,6 +72,10 @@ class Stragglers(_Frozen):
 
     share: float = Field(ge=0, le=1)
     factor: float = Field(ge=1, allow_inf_nan=False)
+
+    def of(self, clients: int) -> int:
+        """How many of so many clients they are."""
+        return int(self.share * clients + 1e-9)
 
 
 class ClockSettings(_Frozen):
@@ -158,10 +163,17 @@ def read_trace(path: Path, column: str) -> list[float]:
     """
     try:
         lines = read_bounded(path, LARGEST).decode("utf-8-sig").splitlines()
-        rows = {int(row["client"]): float(row[column]) for row in csv.DictReader(lines)}
+        table = csv.DictReader(lines)
+        pairs = [(int(row["client"]), float(row[column])) for row in table]
+        names = table.fieldnames or ()
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         expected = f"expected CSV with the columns client and {column}"
         raise BadParameter(f"{path}: {expected}, one row per client ({error!r})") from None
+    if len(rows := dict(pairs)) < len(pairs):
+        ((client, _),) = Counter(one for one, _ in pairs).most_common(1)
+        raise BadParameter(f"{path}: expected one row per client, client {client} has several")
+    if again := [one for one, columns in Counter(names).items() if columns > 1]:
+        raise BadParameter(f"{path}: two columns are called '{again[0]}': rename one of them")
     missing = next((client for client in range(len(rows)) if client not in rows), None)
     if missing is not None or not rows:
         raise BadParameter(f"{path}: expected one row per client, client {missing or 0} has none")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -61,8 +62,18 @@ WITH_UNIT = re.compile(r"([^\w\s.,+-]*)\s*([-+]?[\d.,]*\d)\s*([^\d\s]*)")
 """What stands before a number, the number, and its unit."""
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")
 """A number with commas that may stand between thousands."""
-A_DATE = re.compile(r"(\d{4}([-./])\d{1,2}\2\d{1,2}|\d{1,2}([-./])\d{1,2}\3(\d{4}|\d\d))([T ].*)?")
-"""A date as people write it: the year has four digits, or is the last of two."""
+MONTH = r"(jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]{0,6}\.?"
+A_DATE = re.compile(
+    r"(\d{4}([-./])\d{1,2}(\2\d{1,2})?|\d{1,2}([-./])\d{1,2}\4(\d{4}|\d\d)"
+    rf"|\d{{1,2}}(\.|st|nd|rd|th)?[- ]{MONTH},?[- ](\d{{4}}|\d\d)"
+    rf"|{MONTH}[- ](\d{{1,2}}(st|nd|rd|th)?,? )?\d{{4}})([T ].*)?",
+    re.IGNORECASE,
+)
+"""A date as people write it, or a month: the year has four digits, or is the last of two."""
+TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?", re.IGNORECASE)
+"""A time such as 07:30; the same of a duration."""
+DIGITS_OF_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+"""A number that is a date, such as 20261128."""
 MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
 NINES = re.compile(r"-?9{2,}")
@@ -323,7 +334,9 @@ def taken_for_classes(column: str, values: Sequence[object]) -> list[str]:
     ]
 
 
-def stand_ins(column: str, values: Sequence[object]) -> list[str]:
+def stand_ins(
+    column: str, values: Sequence[object], remedy: str = "leave these cells empty"
+) -> list[str]:
     """A note where a column of numbers has 99, -999 or the like in place of what is missing.
 
     Such a number has nines alone, is in two rows or more, and lies further from all others than
@@ -341,7 +354,7 @@ def stand_ins(column: str, values: Sequence[object]) -> list[str]:
         far = (found < 2 * rest[0] - rest[-1]) | (found > 2 * rest[-1] - rest[0])
     return [
         f"column {column} has {found[at]:.17g} in {counts[at]} rows, far from its other numbers:"
-        " leave these cells empty if it stands for a missing value"
+        f" {remedy} if it stands for a missing value"
         for at in np.flatnonzero(nines & far & (counts > 1))
     ]
 
@@ -359,7 +372,7 @@ texts with ?text=zip'], [])
         return []
     return [
         f"column {column} has numbers such as {first}, and is measured; if they are codes, read"
-        f" them as texts with ?text={column}"
+        f" them as texts with ?text={typed(column)}"
     ]
 
 
@@ -509,13 +522,13 @@ def is_numeric(path: Path, column: str, values: Sequence[str]) -> bool:
     numbers = [value for value in there if as_number(value) is not None]
     if len(numbers) == len(there):
         return bool(there)
-    remedy = f"write numbers such as 1234.5, or read it as texts with ?text={column}"
+    remedy = f"write numbers such as 1234.5, or read it as texts with ?text={typed(column)}"
     with_comma = [value for value in there if "," in value]
     are_thousands = all(map(THOUSANDS.fullmatch, with_comma))
     if not are_thousands and all(map(WITH_COMMA.fullmatch, there)):
         raise damaged(
             path, f"column '{column}' holds decimal commas, such as '{there[0]}': read them with"
-            f" ?decimal=%2C, or as texts with ?text={column}"
+            f" ?decimal=%2C, or as texts with ?text={typed(column)}"
         )  # fmt: skip
     if numbers:
         text = next(value for value in there if as_number(value) is None)
@@ -555,6 +568,16 @@ def with_points(path: Path, column: str, values: list[str]) -> list[str]:
     return [one if is_missing(one) else one.replace(",", ".") for one in values]
 
 
+def typed(*names: str) -> str:
+    """Names of columns as they are typed after a question mark, between commas.
+
+    Example:
+        >>> typed("a", "C+ id", "R&D")
+        'a,C%2B id,R%26D'
+    """
+    return ",".join(re.sub(r"[%&+?#]", lambda found: quote(found[0]), name) for name in names)
+
+
 def has_a_unit(values: Sequence[str]) -> bool:
     """Whether texts are numbers, `BY_CHANCE` or more, that share one unit or one sign before them.
 
@@ -590,6 +613,8 @@ def part_in(name: str, values: Sequence[str]) -> str:
         )
     if name.strip().lower() == "client":
         return "its name says whose row it is: name it client, in small letters"
+    if name.strip().lower() == "group":
+        return "its name says the true group of a client: name it group, in small letters"
     return ""
 
 
@@ -626,7 +651,7 @@ def tells_labels(column: str, values: Sequence[str], labels: Sequence[str]) -> l
     what = "value of it goes with one label" if len(there) == len(found) else "label has one value"
     return [
         f"column {column} may be made from the label, as each {what}: leave it out with"
-        f" ?leave={column} if it is"
+        f" ?leave={typed(column)} if it is"
     ]
 
 
@@ -698,9 +723,14 @@ def id_of(name: str, values: Sequence[str], blocks: Sequence[Sequence[object]] =
         if any(as_number(value) is not None for value in known):
             return ""
         if all(map(A_DATE.fullmatch, known)):
-            return f"its values are dates; where they say when a sample was, type ?time={name}"
+            when = f"where they say when a sample was, type ?time={typed(name)}"
+            return f"its values are dates; {when}"
+        if all(map(TIME_OF_DAY.fullmatch, known)):
+            return f"its values are times such as {known[0]}: write numbers, as 7.5 for 7:30"
         meant = all(map(MEANT_AS_NUMBER.fullmatch, known)) or has_a_unit(known)
         return "each row has another text" if is_unlike and not meant else ""
+    if all(map(DIGITS_OF_DATE.fullmatch, known)):
+        return f"its values are dates such as {known[0]}, which are no numbers to measure with"
     column = np.array(numbers)
     if np.array_equal(np.sort(column), np.arange(len(column)) + column.min()):
         return "it numbers the rows"
@@ -772,7 +802,7 @@ def features_of(
     """
     gone = np.array([is_missing(value) for value in values])
     if gone.all():
-        raise damaged(path, f"column '{column}' is empty: leave it out with ?leave={column}")
+        raise damaged(path, f"column '{column}' is empty: leave it out with ?leave={typed(column)}")
     if gone.any() and not fill:
         row = int(gone.argmax())
         raise damaged(
@@ -799,7 +829,8 @@ def features_of(
         if len(names) > most:
             raise damaged(
                 path, f"column '{column}' has {len(names)} different texts, such as '{known[0]}':"
-                f" expected numbers, or at most {most} texts; leave it out with ?leave={column}"
+                f" expected numbers, or at most {most} texts; leave it out with"
+                f" ?leave={typed(column)}"
             )  # fmt: skip
         table = np.full((len(values), len(names)), np.nan)
         table[~gone] = np.eye(len(names))[places]
@@ -829,7 +860,7 @@ def in_single(table: np.ndarray) -> np.ndarray:
 def refused_ids(path: Path, found: dict[str, str]) -> UserError:
     """The error for columns that only say which row it is, column -> why."""
     column, why = next(iter(found.items()))
-    names = ",".join(found)
+    names = typed(*found)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return damaged(
         path, f"column '{column}'{more} is no feature: {why}; leave it out with ?leave={names}, or"

@@ -383,6 +383,12 @@ def npz_parts(
                 raise damaged(path, f"it has no array {key} (it has {', '.join(stored) or 'none'})")
         x = convert(path, f"x{part}", stored[f"x{part}"])
         parts.append((x, read(path, f"y{part}", stored[f"y{part}"], len(x))))
+    held = [stored[key].dtype for key in ("x_train", "x_test") if key in stored]
+    if len({"bytes" if one == np.uint8 else one.kind for one in held}) > 1:
+        raise damaged(
+            path, f"x_train is {held[0]} and x_test {held[1]}: expected one of them in both, as"
+            " bytes are divided by 255, and whole numbers may be tokens"
+        )  # fmt: skip
     first, last = parts[0][0], parts[-1][0]
     if first.shape[1:] != last.shape[1:] or first.dtype != last.dtype:
         shapes = " and ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in (first, last))

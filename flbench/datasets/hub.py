@@ -113,8 +113,12 @@ def hub(root: Path, argument: str) -> Dataset:
     found = targets_of(Path(name), task, columns_of_targets)
     if task == "classes":
         notes += taken_for_classes(targets[0], columns_of_targets[targets[0]])
-    if task == "numbers":
-        notes += [note for label in targets for note in stand_ins(label, columns_of_targets[label])]
+    if task != "labels":
+        notes += [
+            note
+            for label in targets
+            for note in stand_ins(label, columns_of_targets[label], "leave these rows out")
+        ]
     y = found.y
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()

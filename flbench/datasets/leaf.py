@@ -16,7 +16,7 @@ The partition `natural` makes each user a client.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,11 @@ def leaf(root: Path, argument: str) -> Dataset:
         owners.append(set())
         for path in files:
             for user, own, own_labels in read(path):
+                if user in owners[-1]:
+                    raise damaged(
+                        path, f"its user {user} is in another file of {path.parent.name}/, too:"
+                        " join the samples of a user, or rename one of the two"
+                    )  # fmt: skip
                 owners[-1].add(user)
                 domains += [users.setdefault(user, len(users))] * len(own_labels)
                 samples += own
@@ -98,6 +103,7 @@ def leaf(root: Path, argument: str) -> Dataset:
     others = [p.name for p in home.iterdir() if p.is_dir() and p.name not in ("train", "test")]
     unread = sorted(words_for_parts(others)) if len(sizes) > 1 else []
     notes = [f"folder {name}/ is left out" for name in unread]
+    notes += [note for files in parts for note in _unread(files[0].parent, files)]
     if pair := written_twice([*users]):
         notes.append(f"users '{pair[0]}' and '{pair[1]}' may be one, written in two ways")
     if not text and 2 * (known := len({*labels})) < classes:
@@ -115,6 +121,23 @@ def leaf(root: Path, argument: str) -> Dataset:
     return data if data.gap is not None else replace(data, gap=1)  # by the label
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which each key is there once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"'{twice}' is there twice")
+    return found
+
+
+def _unread(folder: Path, files: Sequence[Path]) -> Iterator[str]:
+    """A note on the files of a folder of LEAF that are not read."""
+    others = sorted(one.name for one in folder.iterdir() if one not in files and one.name[0] != ".")
+    if others:
+        yield f"left out in {folder.name}/, as no .json: {', '.join(others[:5])}"
+
+
 def _listing(home: Path) -> str:
     """What is in a folder, in a few words."""
     if not home.is_dir():
@@ -125,7 +148,7 @@ def _listing(home: Path) -> str:
 def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
     """The users of a file, each with its samples and labels."""
     try:
-        content = json.loads(read_bounded(path, LARGEST))
+        content = json.loads(read_bounded(path, LARGEST), object_pairs_hook=_once)
         named = list(map(str, content["users"]))
         if len({*named}) < len(named):
             raise damaged(path, "a user is listed twice")
@@ -139,7 +162,11 @@ def read(path: Path) -> Iterable[tuple[str, list[Any], list[Any]]]:
             " each user, or take its samples out"
         )  # fmt: skip
     counts = content.get("num_samples", [len(y) for _, _, y in found])
-    for (user, x, y), count in zip(found, counts if isinstance(counts, list) else (), strict=False):
+    if not isinstance(counts, list) or len(counts) != len(found):
+        raise damaged(
+            path, f"'num_samples' must be a list of {len(found)} numbers, one per user of 'users'"
+        )
+    for (user, x, y), count in zip(found, counts, strict=True):
         if len(x) != len(y):
             raise damaged(path, f"user {user} has {len(x)} samples and {len(y)} labels")
         if count != len(y):

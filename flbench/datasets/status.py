@@ -72,7 +72,10 @@ def report(root: Path, name: str = "", check: bool = False, fetch: bool = False)
     if check:
         return checked(name, root) if name else check_all(root)
     if name:
-        return details(surveyed(entry_name(name), root), root)
+        lines = details(surveyed(entry_name(name), root), root)
+        if ":" in name:
+            lines.insert(-1, f"  to check   flbench data {shlex.quote(name)} --check")
+        return lines
     return table([surveyed(one, root) for one in entries("datasets")], root)
 
 

@@ -40,6 +40,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Container
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -65,6 +66,7 @@ from flbench.datasets.columns import (
     tells_labels,
     texts_written_twice,
     true_groups,
+    typed,
     with_points,
 )
 from flbench.datasets.files import damaged, no_file, options_in, text_in
@@ -105,11 +107,12 @@ def table(root: Path, argument: str) -> Dataset:
         raise no_file(path)
     columns = read(path, options.get("separator", ","))
     if "decimal" in options:
-        others = {*listed(options, "leave"), *listed(options, "text")}
+        others = {*listed(options, "leave", columns), *listed(options, "text", columns)}
         numbers = {name: values for name, values in columns.items() if name not in others}
         columns |= {name: with_points(path, name, values) for name, values in numbers.items()}
-    columns = under_our_names(path, columns, options)
-    targets = listed(options, "label") or [LABEL]
+    refuse_two_roles(f"csv:{argument}", columns, options)
+    given, columns = columns, under_our_names(path, columns, options)
+    targets = listed(options, "label", given) or [LABEL]
     for one in targets:
         if one not in columns:
             raise damaged(
@@ -117,23 +120,21 @@ def table(root: Path, argument: str) -> Dataset:
                 " ?label=COLUMN"
             )  # fmt: skip
     for option in ("leave", "use", "text", "time"):
-        if unknown := [one for one in listed(options, option) if one not in columns]:
+        if unknown := [one for one in listed(options, option, given) if one not in columns]:
             raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
-    if len(whens := listed(options, "time")) > 1:
+    if len(whens := listed(options, "time", given)) > 1:
         raise damaged(path, f"?time={','.join(whens)}: expected one column")
-    left = listed(options, "leave")
-    for one in targets:
-        if one in left:
-            raise damaged(path, f"?leave={one}: expected columns of features, client or split")
+    left, used, texts = (listed(options, one, given) for one in ("leave", "use", "text"))
     notes = [f"columns left out: {', '.join(left)}"] if left else []
-    if when := options.get("time", "").strip():
-        columns = in_order(path, when, columns)
+    moments: list[float] | None = None
+    if when := next(iter(whens), ""):
+        columns, moments = in_order(path, when, columns)
         first, last = columns[when][0], columns[when][-1]
         notes.append(
             f"rows are in the order of column {when}, from {first} to {last}, which is no feature"
         )
     columns = {name: values for name, values in columns.items() if name not in (*left, when)}
-    grouped = GROUP in columns and GROUP not in (*targets, *listed(options, "use"))
+    grouped = GROUP in columns and GROUP not in (*targets, *used)
     kept = (*targets, *RESERVED, *([GROUP] if grouped else ()))
     features = {name: values for name, values in columns.items() if name not in kept}
     if not features:
@@ -143,7 +144,7 @@ def table(root: Path, argument: str) -> Dataset:
     ids = {
         name: why
         for name, values in features.items()
-        if name not in listed(options, "use")
+        if name not in used
         and (why := no_feature(name, values, task, [columns[one] for one in targets], blocks))
     }
     if ids:
@@ -163,13 +164,15 @@ def table(root: Path, argument: str) -> Dataset:
     if task == "classes":
         notes += taken_for_classes(targets[0], columns[targets[0]])
     if task == "classes":
-        told = {name: one for name, one in features.items() if name not in listed(options, "use")}
+        told = {name: one for name, one in features.items() if name not in used}
         labels = columns[targets[0]]
         notes += [note for name, one in told.items() for note in tells_labels(name, one, labels)]
-    measured = [name for name in features if name not in listed(options, "text")]
-    measured += targets if task == "numbers" else []
+    measured = [name for name in features if name not in texts]
     notes += [note for name in measured for note in stand_ins(name, columns[name])]
-    notes += [note for name in features if name in measured for note in codes(name, columns[name])]
+    if task != "labels":
+        rows = "leave these rows out"
+        notes += [note for name in targets for note in stand_ins(name, columns[name], rows)]
+    notes += [note for name in measured for note in codes(name, columns[name])]
     notes += [
         note
         for name, one in features.items()
@@ -178,6 +181,8 @@ def table(root: Path, argument: str) -> Dataset:
     ]
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
+    if test is not None and moments is not None:
+        refuse_earlier_test(path, when, test, moments, columns.get("client"))
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()
     if "client" in columns:
@@ -190,7 +195,7 @@ def table(root: Path, argument: str) -> Dataset:
         groups, group_names = groups_in(path, columns[GROUP], domains, clients)
     train = np.ones(len(y), dtype=bool) if test is None else ~test
     raw = [numbers_of(values) for values in features.values()]
-    x, kinds, scaled, filled = samples_of(path, features, train, listed(options, "text"), fill)
+    x, kinds, scaled, filled = samples_of(path, features, train, texts, fill)
     data = Dataset(
         f"csv:{argument}",
         torch.from_numpy(x),
@@ -331,9 +336,39 @@ def under_our_names(
     return {ours.get(name, name): values for name, values in columns.items()}
 
 
-def listed(options: dict[str, str], option: str) -> list[str]:
-    """The columns that an option names."""
-    return [name.strip() for name in options.get(option, "").split(",") if name.strip()]
+def listed(options: dict[str, str], option: str, columns: Container[str] = ()) -> list[str]:
+    """The columns that an option names; the name of one of `columns` may have commas.
+
+    Example:
+        >>> listed({"leave": "a, last, first"}, "leave", ["last, first", "a"])
+        ['a', 'last, first']
+    """
+    words, found = options.get(option, "").split(","), list[str]()
+    while words:
+        longest = (",".join(words[:count]).strip() for count in range(len(words), 1, -1))
+        name = next((one for one in longest if one in columns), words[0].strip())
+        words = words[name.count(",") + 1 :]
+        found += [name] if name else []
+    return found
+
+
+def refuse_two_roles(what: str, columns: Container[str], options: dict[str, str]) -> None:
+    """Refuse options of which one leaves another without effect.
+
+    Raises:
+        BadParameter: a column is left out, predicted, or says whose or when a sample is, and has
+            another role, too.
+    """
+    alone = {one: listed(options, one, columns) for one in ("leave", "time", *RESERVED)}
+    alone[LABEL] = listed(options, LABEL, columns) or [LABEL]
+    features = {one: listed(options, one, columns) for one in ("use", "text")}
+    for option, names in alone.items():
+        for other, named in {**alone, **features}.items():
+            if other != option and (both := [one for one in names if one in named]):
+                raise BadParameter(
+                    f"{what}: ?{option}={typed(both[0])} and ?{other}={typed(both[0])} exclude each"
+                    " other: expected one of them"
+                )
 
 
 def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
@@ -365,6 +400,12 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
             path, f"column {names.index('') + 1} has no name, as the column of row numbers that"
             " data frames write: save it without (index=False), or give the column a name"
         )  # fmt: skip
+    again = next((at for at, row in enumerate(rows, 1) if [*map(str.strip, row)] == names), None)
+    if again and len(names) > 1:
+        raise damaged(
+            path, f"row {again} has the names of the columns again, as where files were joined:"
+            " take it away"
+        )  # fmt: skip
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             shown = f"row {number} has {len(row)} values, expected {len(names)}"
@@ -380,8 +421,10 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
 
 
-def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The rows in the order of a column of numbers, or of dates such as 2026-11-28 07:30.
+def in_order(
+    path: Path, when: str, columns: dict[str, list[str]]
+) -> tuple[dict[str, list[str]], list[float]]:
+    """The rows in the order of a column of numbers, or of dates such as 2026-11-28, and its times.
 
     Raises:
         UserError: it says something else, or a value is missing.
@@ -409,7 +452,35 @@ def in_order(path: Path, when: str, columns: dict[str, list[str]]) -> dict[str, 
         start = datetime(1970, 1, 1, tzinfo=UTC if zones[0] else None)
         moments = [(date - start).total_seconds() for date in dates]
     order = np.argsort(moments, kind="stable").tolist()
-    return {name: [values[row] for row in order] for name, values in columns.items()}
+    ordered = {name: [values[row] for row in order] for name, values in columns.items()}
+    return ordered, [moments[row] for row in order]
+
+
+def refuse_earlier_test(
+    path: Path, when: str, test: np.ndarray, moments: list[float], clients: list[str] | None
+) -> None:
+    """Refuse a test part that is not later than the training part of its client.
+
+    Args:
+        test: whether each row is in the test part, shape (m,), bool.
+        moments: times of the rows, in order.
+        clients: whose they are; None = nobody's.
+
+    Raises:
+        UserError: a row of the test part is before one of the training part.
+    """
+    first: dict[str, float] = {}
+    for row, (moment, is_test) in enumerate(zip(moments, test, strict=True)):
+        client = "" if clients is None else clients[row]
+        if is_test:
+            first.setdefault(client, moment)
+        elif first.get(client, moment) < moment:
+            whose = f" of client {client}" if client else ""
+            raise damaged(
+                path, f"column 'split' puts rows{whose} into the test part that are before rows of"
+                f" the training part by column {when}: expected what is later in the test part;"
+                " type leave=split to divide by time, or leave out time="
+            )  # fmt: skip
 
 
 def refuse_unsorted(path: Path, when: str, values: list[str]) -> None:
@@ -440,7 +511,8 @@ def without_gaps(
         most = max(gaps, key=gaps.__getitem__)
         raise damaged(
             path, f"each row lacks a feature, most of them '{most}' ({gaps[most]} of {rows} rows):"
-            f" expected rows without gaps; leave it out with ?leave={most}, or type missing=mean"
+            f" expected rows without gaps; leave it out with ?leave={typed(most)}, or type"
+            " missing=mean"
         )  # fmt: skip
     left = {name: [values[i] for i in kept] for name, values in columns.items()}
     return left, {name: left[name] for name in features}, rows - len(kept)

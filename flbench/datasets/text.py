@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
+from flbench.datasets.columns import written_twice
 from flbench.datasets.files import Found, absent, present, text_in
 from flbench.datasets.parts import words_for_parts
 from flbench.errors import MissingData, UserError, text_of
@@ -110,6 +111,14 @@ def folder(root: Path, argument: str) -> Dataset:
         raise UserError(
             f"{user_path(argument)} has {parts[0]}: expected one file per domain (an author, a"
             " language), not one per part; put the parts of each domain together"
+        )
+    stems = [path.stem for path in found]
+    twice = next(((one, one) for at, one in enumerate(stems) if one in stems[:at]), None)
+    if pair := twice or written_twice(stems):
+        names = " and ".join(path.name for path in found if path.stem in pair)
+        raise UserError(
+            f"{home} has {names}, which are one name written in two ways: expected one file per"
+            " domain; join or rename them"
         )
     made = tokenised(f"text:{argument}", {path.stem: _text(path) for path in found}, CONTEXT)
     return replace(made, domain_names=tuple(path.stem for path in found), notes=notes, gap=1)

@@ -66,6 +66,12 @@ def npz(root: Path, argument: str) -> Dataset:
     path = user_path(name)
     stored = arrays(path)
     kind = asked_kind(f"npz:{argument}", options) or known_kind(stored)
+    for key in ("x", "x_train"):
+        if "kind" in options and key in stored and not are_whole(stored[key]):
+            raise BadParameter(
+                f"npz:{argument}: kind says what whole numbers are, and {key} is"
+                f" {stored[key].dtype}: leave it out"
+            )
     read = None if task == "classes" else READ[task]
     parts = npz_parts(path, stored, partial(as_samples, kind=kind), read)
     x, y, test = joined(parts)
@@ -103,6 +109,11 @@ def file_and_options(argument: str) -> tuple[str, dict[str, str]]:
     if (task := options.get("task", "classes")) not in TASKS:
         raise BadParameter(f"npz:{argument}: task is {', '.join(TASKS)}, got '{task}'")
     return name, options
+
+
+def are_whole(array: np.ndarray) -> bool:
+    """Whether samples are whole numbers, which may be tokens; bytes are images."""
+    return array.dtype.kind in "iu" and array.dtype != np.uint8
 
 
 def known_kind(stored: Mapping[str, np.ndarray]) -> str | None:

@@ -69,7 +69,7 @@ class SimulatedClock:
         seconds = tables["seconds_per_step"]
         seconds[seconds.isinf()] = 0.0
         if settings.stragglers is not None:
-            slow = int(settings.stragglers.share * count + 1e-9)
+            slow = settings.stragglers.of(count)
             chosen = rng(seed, "clock", "stragglers").permutation(count)[:slow]
             seconds[torch.as_tensor(chosen)] *= settings.stragglers.factor
         return cls(

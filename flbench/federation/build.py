@@ -75,8 +75,9 @@ def divided(
         )
     held_out = unseen_domains(suite, dataset)
     server, test_pool = set_aside(suite, dataset, seed, fixed, held_out)
-    if note := unused_fraction(suite, dataset, fixed):
-        say(note)
+    for note in (unused_fraction(suite, dataset, fixed), unused_split(suite, dataset, fixed)):
+        if note:
+            say(note)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
     away = np.isin(_domains(dataset)[rest], held_out)
     partition = partitioned(suite, hooks, dataset, rest[~away], server, seed)
@@ -294,6 +295,23 @@ def unused_fraction(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
     else:
         return ""
     return f"test_fraction={suite.test_fraction:g} has no effect: {reason}"
+
+
+def unused_split(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
+    """What to say of a `split` that decides nothing; "" = it does, or nobody set it."""
+    if suite.split == Suite.model_fields["split"].default:
+        return ""
+    draws_test = fixed.test is None and suite.test_set == "own"
+    draws_validation = fixed.validation is None and suite.validation_fraction > 0
+    if dataset.gap is not None:
+        reason = f"{dataset.name} is divided by time"
+    elif not draws_test and not draws_validation:
+        reason = "nothing is drawn of a client's own samples"
+    elif len(dataset.labels.unique()) < 2:
+        reason = f"{dataset.name} has no labels that could have shares"
+    else:
+        return ""
+    return f"split={suite.split} has no effect: {reason}"
 
 
 def set_aside(

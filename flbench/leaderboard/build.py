@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flbench.errors import UserError
@@ -25,6 +25,8 @@ FINDINGS = "findings.md"
 FIGURES = "figures"
 HEAD = 400
 """Characters of a page in which it says that it was generated."""
+MARKS = {".md": MARK, ".html": "<title>flbench leaderboard</title>"}
+"""What a generated page has there, by its kind."""
 
 
 def board(
@@ -96,6 +98,21 @@ def may_be_older(out: Path, name: str) -> bool:
     page = out / name
     by_hand = page.suffix == ".md" and page.is_file() and MARK not in _head(page)
     return is_overview(name) and not by_hand
+
+
+def refuse_by_hand(out: Path, names: Iterable[str]) -> None:
+    """Refuse to write over pages that a person wrote; `names` are those of files below `out`.
+
+    Raises:
+        UserError: one of these pages is there, and was not generated.
+    """
+    for name in names:
+        page, mark = out / name, MARKS.get(Path(name).suffix)
+        if mark is not None and page.is_file() and mark not in _head(page):
+            raise UserError(
+                f"{page} was not written by flbench leaderboard: expected a folder without such a"
+                " page; name another one with --out, or move the page away"
+            )
 
 
 def _head(page: Path) -> str:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from flbench.core import hookspecs
 from flbench.core.hookspecs import hook_marks, implemented_hooks
 from flbench.core.parameters import Parameter, Presets, checked, declared, refuse_unused
+from flbench.core.setting_text import written
 from flbench.errors import BadParameter, PluginError, UnknownName, UserError, in_one_line, text_of
 from flbench.plugin.isolation import IsolatedPlugin
 from flbench.plugin.registry import Entry, find, load_entry
@@ -306,10 +307,11 @@ def suite_overrides(
 
     Raises:
         UnknownName: a key that neither a method nor the suite declares.
-        BadParameter: a bare key that both declare.
+        BadParameter: a bare key that both declare, or two keys of one field that differ.
     """
     plugins = [one for method in methods for one in method.plugins]
     found: dict[str, object] = {}
+    keys: dict[str, str] = {}
     for key, value in settings.items():
         owners = [one.entry.name for one in plugins if one.field(key)]
         field = suite_field(key)
@@ -319,7 +321,12 @@ def suite_overrides(
                 f" write suite.{key} or {owners[0]}.{key}"
             )
         if field:
-            found[field] = value
+            first = keys.setdefault(field, key)
+            if found.setdefault(field, value) != value:
+                raise BadParameter(
+                    f"--set {first}={written(found[field])} and --set {key}={written(value)} are"
+                    " one field of the suite: give one of them"
+                )
         elif not owners:
             known = [f"{one.entry.name}.{field}" for one in plugins for field in one.fields]
             raise UnknownName("parameter", key, [*known, *suite_fields()], listed="declared")

@@ -82,6 +82,14 @@ WITHOUT_EFFECT: list[tuple[dict[str, object], dict[str, object]]] = [
     ({"common_head": True}, {"further_models": ["mlp"]}),
     ({"clock.stragglers": {"share": 0.5, "factor": 3}}, {"clock.seconds_per_step": 0.1}),
     ({"clock.deadline": 5.0, "clock.dropout": 0.1}, {"clock.up": 1e6}),
+    ({"unseen": 0.2, "clients": 4}, {"unseen": 0.25}),
+    ({"unseen": 0.1, "clients": 4, "unseen_epochs": 2}, {"clients": 10}),
+    (
+        {"clock.stragglers": {"share": 0.1, "factor": 3}, "clock.up": 1, "clients": 4}
+        | {"clock.seconds_per_step": 1},
+        {"clients": 10},
+    ),
+    ({"clock.down": [1.0, 2.0, 3.0], "clients": 2}, {"clients": 3}),
 ]
 """What is set, and what has to be set as well so that it has an effect, or is its default."""
 
@@ -107,6 +115,14 @@ def test_what_a_file_says_without_effect_stays_as_it_is(tmp_path: Path) -> None:
     assert not list(unused_settings(load_suite("iid")))
     params = {"kmeans_transform": "clip"}
     assert compose("pfedlia", params, stated=True).described.params["kmeans_transform"] == "clip"
+
+
+def test_a_share_of_a_file_may_be_no_whole_client() -> None:
+    """A person asks for fewer clients: the suite's own share is told of, and no error."""
+    suite = load_suite("answers-persons", overrides={"clients": 4})
+    ((setting, why),) = unused_settings(suite)
+    assert (suite.training_clients, setting) == (4, "unseen")
+    assert mentions(why, "a client or more", "unseen=0.2", "4", "0.25")
 
 
 def test_a_suite_that_has_newcomers_can_be_run_without() -> None:

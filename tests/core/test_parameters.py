@@ -470,12 +470,15 @@ def test_a_suite_that_is_not_there_or_no_toml_is_one_clear_line(tmp_path: Path) 
     ("text", "told"),
     [
         ("on = 3", "expected tables [on.DATASET], got on = 3"),
+        ("name = 'yours'", "name = 'yours': expected none, as a suite is called like its file"),
+        ("[on.digits]\ndataset = 'sensors'", "[on.digits] has 'dataset': expected other fields"),
+        ("[on.digits]\nname = 'yours'", "[on.digits] has 'name': expected other fields"),
         ("on.digits = 3\ndataset = 'digits'", "expected tables [on.DATASET], got on = {"),
         ("dataset = ['a']", "'dataset': expected a name, got ['a']"),
         ("x = " + "[" * 9000, "cannot read"),
         ("x = " + "9" * 9000, "cannot read"),
     ],
-    ids=["on", "section", "dataset", "deep", "long"],
+    ids=["on", "name", "on-dataset", "on-name", "section", "dataset", "deep", "long"],
 )
 def test_a_suite_of_another_shape_is_one_clear_line(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "odd.toml"

@@ -253,6 +253,9 @@ def changed(path: Path, **fields: Any) -> None:
     [
         ({"users": ["a"], "num_samples": [1]}, ("users", "b")),
         ({"num_samples": [1, 3]}, ("num_samples", "3", "b", "2")),
+        ({"num_samples": [1]}, ("num_samples", "2")),
+        ({"num_samples": []}, ("num_samples", "2")),
+        ({"num_samples": None}, ("num_samples", "2")),
     ],
 )
 def test_a_file_whose_parts_do_not_fit_is_refused(
@@ -261,6 +264,21 @@ def test_a_file_whose_parts_do_not_fit_is_refused(
     changed(stored(tmp_path, "all_data", TRAIN), **fields)
     with pytest.raises(UserError, match=mention(*facts)):
         loaded(tmp_path)
+
+
+def test_a_key_or_a_user_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, "all_data", TRAIN)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"user_data": {', '"user_data": {"a": {"x": [], "y": []}, '))
+    with pytest.raises(UserError, match=mention(path, "'a' is there twice")):
+        loaded(tmp_path)
+    path.write_text(text, encoding="utf-8")
+    other = path.with_name("other.json")
+    other.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=mention(other, "user a", "another file")):
+        loaded(tmp_path)
+    other.rename(path.with_name("other.JSON"))
+    assert mentions(loaded(tmp_path).notes, "all_data/", "no .json", "other.JSON")
 
 
 def test_users_in_two_ways_and_labels_with_gaps(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mentions import mention, mentions
 from flbench.core.dataset import Dataset
 from flbench.datasets.columns import stand_ins
 from flbench.datasets.status import contents
-from flbench.errors import MissingData, UserError
+from flbench.errors import BadParameter, MissingData, UserError
 from flbench.federation.feature_scale import scaled
 from flbench.federation.loading import load_dataset
 
@@ -129,6 +129,7 @@ GROWING = [str(100 + i * i) for i in range(10)]
         ("fold,a", [["0", "1"] * 5, PURE_NOISE], "'fold' is no feature: .* in which part"),
         ("Split,a", [["0", "1"] * 5, PURE_NOISE], "'Split' is no feature: .* in which part"),
         ("Client,a", [["p", "q"] * 5, PURE_NOISE], "'Client' is no feature: .* name it client"),
+        ("Group,a", [["p", "q"] * 5, PURE_NOISE], "'Group' is no feature: .* name it group"),
     ],
 )
 def test_what_only_says_which_row_it_is_is_no_feature(
@@ -717,6 +718,13 @@ def test_an_id_is_known_by_its_name_in_other_forms(tmp_path: Path, name: str) ->
         ([f"<{i}" for i in range(24)], "numbers with a unit"),
         ([f"2026-11-{i + 1:02d}" for i in range(24)], r"dates; .*\?time=it"),
         ([f"{i % 12 + 1}.11.2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"{i % 12 + 1} Nov 2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"{i % 12 + 1}. november 2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"Dec {i % 12 + 1}, 2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"2026-{i % 12 + 1:02d}" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"{i % 12 + 1}:30" for i in range(24)], r"times such as 1:30: .* 7\.5"),
+        ([f"{i % 12 + 1}:30 pm" for i in range(24)], r"times such as 1:30 pm"),
+        ([f"202611{(7 * i) % 12 + 10}" for i in range(24)], r"dates such as 20261110"),
     ],
 )
 def test_numbers_and_dates_for_people_are_no_texts(
@@ -726,6 +734,77 @@ def test_numbers_and_dates_for_people_are_no_texts(
     quoted = [f'"{value}"' for value in values]
     with pytest.raises(UserError, match=why):
         loaded(tmp_path, rows_with("it", quoted))
+
+
+def test_the_names_of_the_columns_are_no_row(tmp_path: Path) -> None:
+    """Two files with texts alone, one behind the other."""
+    text = "label,client,colour\n" + "good,x,red\nbad,y,blue\n" * 6
+    with pytest.raises(UserError, match=mention("row 13", "names of the columns", "joined")):
+        loaded(tmp_path, text + text)
+
+
+NAMES = 'label,client,"last, first",C+ id,R&D,50%,f\n'
+"""Names of columns with signs that mean something after a question mark."""
+OTHERS = "".join(f"{'ab'[i % 2]},{'xyz'[i % 3]},{i * i % 7},{i * i % 11},{i % 5},{i * i},.{i}\n"
+                 for i in range(12))  # fmt: skip
+
+
+def test_every_column_can_be_named(tmp_path: Path) -> None:
+    found = loaded(tmp_path, NAMES + OTHERS, "?leave=last, first,C%2B id,R%26D,50%25")
+    assert found.features == ("f (numbers)",)
+    assert found.notes == ("columns left out: last, first, C+ id, R&D, 50%",)
+
+
+def test_what_is_to_be_typed_can_be_typed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=mention("'C+ id'", "?leave=C%2B id")):
+        loaded(tmp_path, NAMES + OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("?use=b&leave=b", ("?leave=b", "?use=b")),
+        ("?leave=b&text=b", ("?leave=b", "?text=b")),
+        ("?leave=client&client=client", ("?leave=client", "?client=client")),
+        ("?time=b&use=b", ("?time=b", "?use=b")),
+        ("?use=label", ("?label=label", "?use=label")),
+        ("?label=b&client=b", ("?client=b", "?label=b")),
+        ("?label=b&text=b,a&task=numbers", ("?label=b", "?text=b")),
+    ],
+)
+def test_a_column_has_one_role(tmp_path: Path, options: str, named: tuple[str, ...]) -> None:
+    text = "label,client,a,b\n" + "p,x,1,5\nq,y,2,3\n" * 6
+    with pytest.raises(BadParameter, match=mention(*named, "exclude each other")):
+        loaded(tmp_path, text, options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "whose"),
+    [
+        (["test,1,x", "train,2,x", "test,3,y", "train,0,y"], "client x"),
+        (["test,2,x", "train,1,x", "train,3,y", "test,4,y"], ""),  # each client's own are later
+        (["test,2,x", "train,2,x", "train,1,y", "test,2,y"], ""),  # at the same time
+    ],
+)
+def test_what_is_tested_is_later(tmp_path: Path, rows: list[str], whose: str) -> None:
+    values = [f"{one},{'pq'[at % 2]},{at * at % 5}.5" for at, one in enumerate(rows * 3)]
+    text = "\n".join(["split,day,client,label,a", *values])
+    if not whose:
+        found = loaded(tmp_path, text, "?time=day")
+        assert found.test is not None
+        assert int(found.test.sum()) == 6
+        return
+    with pytest.raises(UserError, match=mention("split", whose, "column day", "leave=split")):
+        loaded(tmp_path, text, "?time=day")
+    assert loaded(tmp_path, text, "?time=day&leave=split").test is None
+
+
+def test_a_class_may_stand_for_a_missing_one(tmp_path: Path) -> None:
+    labels = ["0", "1", "99", "-9"] * 6
+    text = "label,a\n" + "".join(f"{one},{i * i % 7}.5\n" for i, one in enumerate(labels))
+    notes = [note for note in loaded(tmp_path, text).notes if "column label" in note]
+    assert mentions(notes[0], "99", "6 rows", "leave these rows out")
+    assert len(notes) == 1, "-9 is not far from 0"
 
 
 @pytest.mark.parametrize("values", [[f"{rooms} rooms" for rooms in (3, 4, 4)] * 8,

@@ -232,6 +232,14 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     assert mentions(found.notes, "fi.md")
 
 
+@pytest.mark.parametrize("other", ["da.TXT", "DA.txt", "da..txt"])
+def test_two_texts_of_one_name_are_refused(tmp_path: Path, other: str) -> None:
+    written(tmp_path)
+    (tmp_path / other).write_text(sentences("sv"), encoding="utf-8")
+    told = said(lambda: load_dataset(f"text:{tmp_path}", tmp_path))
+    assert told == mentioning("da.txt", other, "one file per domain")
+
+
 def test_a_text_is_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
     told = said(lambda: load_dataset(f"text:{tmp_path}", tmp_path))

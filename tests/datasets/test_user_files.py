@@ -278,6 +278,7 @@ def test_a_flipped_byte_of_compressed_arrays_is_one_line(tmp_path: Path) -> None
             "a label of its own",
         ),
         ({"x_train": np.zeros((12, 5, 5), int)}, "expected tokens or numbers of shape"),
+        ({"x_train": np.ones((12, 1, 6, 6), np.uint8)}, "x_train is uint8 and x_test"),
         ({"x_train": np.ones((12, 5), int)}, "kind=tokens"),
         ({"x_train": np.zeros((12, 8, 8, 3), np.float32)}, "channels last"),
         ({"y_train": np.arange(12) % 4 > 1}, r"bool.*numpy.unique\(y_train"),
@@ -290,6 +291,13 @@ def test_what_would_be_misread_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=why):
         through(stored(tmp_path / "mine.npz", **changed))
+
+
+@pytest.mark.parametrize("kind", ["tokens", "numbers"])
+def test_a_kind_of_what_are_no_whole_numbers_is_refused(tmp_path: Path, kind: str) -> None:
+    path = stored(tmp_path / "mine.npz")
+    with pytest.raises(BadParameter, match=mention("kind", "whole numbers", "x_train", "float32")):
+        load_dataset(f"npz:{path}?kind={kind}", tmp_path)
 
 
 # --- images -------------------------------------------------------------------------------------

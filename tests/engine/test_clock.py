@@ -155,6 +155,8 @@ def test_a_trace_is_part_of_the_suite(tmp_path: Path) -> None:
         ("client,up\n0,5\n2,5\n", "client 1 has none"),
         ("client,up\n0,fast\n", "expected CSV"),
         ("client,down\n0,5\n", "expected CSV"),
+        ("client,up\n0,5\n1,5\n0,6\n", "client 0 has several"),
+        ("client,up,up\n0,5,6\n", "two columns are called 'up'"),
     ],
 )
 def test_other_traces_are_refused(text: str, message: str, tmp_path: Path) -> None:

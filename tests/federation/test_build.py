@@ -193,6 +193,34 @@ def test_a_test_fraction_that_decides_nothing_is_told(
     assert [line for line in lines if "test_fraction" in line] == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "data", "said"),
+    [
+        ({}, {}, ""),
+        ({"validation_fraction": 0.0}, {}, ""),
+        ({"test_set": "labels"}, {}, ""),
+        ({"test_set": "labels", "validation_fraction": 0.0}, {}, "nothing is drawn"),
+        ({"validation_fraction": 0.0}, {"test": True, "keeps_test": True}, "nothing is drawn"),
+        ({}, {"test": True, "keeps_test": True}, ""),
+        ({}, {"gap": 1}, "divided by time"),
+        ({}, {"y": torch.arange(180.0), "classes": 1, "task": "numbers"}, ""),  # by domains
+        (
+            {"partition": "iid"},
+            {"y": torch.arange(180.0), "classes": 1, "task": "numbers", "domains": None},
+            "no labels",
+        ),
+    ],
+)
+def test_a_split_that_decides_nothing_is_told(
+    changes: dict[str, Any], data: dict[str, Any], said: str
+) -> None:
+    data = {**data, "test": torch.arange(180) % 4 == 0} if data.get("test") else data
+    one, lines = suite(**{"split": "random", "partition": "iid", **changes}), list[str]()
+    divide(one, HookCaller((one.name, one), ()), data_of(**data), 0, say=lines.append)
+    told = [line for line in lines if line.startswith("split=random has no effect")]
+    assert (len(told), said in "".join(told)) == (bool(said), True)
+
+
 def test_a_test_fraction_of_the_last_rows_has_an_effect() -> None:
     """Parts by time are cut by it, unless the file has a test part."""
     test = torch.arange(180) % 30 > 24

@@ -209,10 +209,27 @@ def test_what_was_written_is_current(typed: Typed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("page", "options"), [("README.md", ()), ("index.html", ("--html",))])
+def test_a_page_by_hand_is_not_written_over(
+    typed: Typed, page: str, options: tuple[str, ...]
+) -> None:
+    mine = typed.folder / "board" / page
+    mine.parent.mkdir()
+    mine.write_text("my own")
+    code, said = typed(*options)
+    assert (code, mine.read_text()) == (1, "my own")
+    assert mentions(said, f"board/{page}", "not written by flbench leaderboard", "--out")
+    assert [path.name for path in mine.parent.rglob("*") if path.is_file()] == [page]
+    mine.unlink()
+    assert typed(*options)[0] == 0
+    assert typed(*options)[0] == 0, "its own pages are"
+
+
+@pytest.mark.slow
 def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> None:
     typed()
     board = typed.folder / "board"
-    (board / "one.md").write_text("by hand")
+    (board / "one.md").write_text((board / "one.md").read_text() + "by hand")
     (board / "figures/two--toy--rows.svg").unlink()
     (board / "figures/three--toy--rows.svg").write_text("<svg/>")
     (board / "three.md").write_text((board / "two.md").read_text())

@@ -123,6 +123,9 @@ def test_the_command_says_what_differs_and_fails_where_no_table_holds_both(
     assert code == 0
     assert mentions(said, "numbers")
     put(tmp_path / "b" / "seed-0.json", other(result, suite={"rounds": 7}))
+    code, _, told = typed("diff", str(tmp_path), str(here))
+    assert code == 1
+    assert mentions(told, tmp_path, "one row", "2 rows", tmp_path / "a")
     code, said, _ = typed("diff", str(tmp_path / "a"), str(tmp_path / "b"))
     assert code == 1
     assert "they cannot share a table\n  suite.rounds: " in said

@@ -12,6 +12,7 @@ import export_page
 import pytest
 from made_results import made, write
 from made_tasks import as_numbers
+from mentions import mentions
 from toy import Typed
 
 from flbench.errors import UserError
@@ -180,6 +181,9 @@ def test_without_pyarrow_one_line_says_what_to_type(monkeypatch: pytest.MonkeyPa
 
 def test_the_command_writes_three_files(typed: Typed, tmp_path: Path, pyarrow: Any) -> None:
     folder = write(tmp_path / "R", made(seed=0), made(seed=1))
+    code, _, told = typed("export", str(folder), "--out", "tables", "--audits", "gone.jsonl")
+    assert (code, Path("tables").exists()) == (1, False)
+    assert mentions(told, "--audits", "log of audits", "gone.jsonl")
     code, out, _ = typed("export", str(folder), "--out", "tables")
     assert code == 0
     assert out.splitlines()[-1].startswith("2 results; ")

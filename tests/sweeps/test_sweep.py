@@ -292,6 +292,9 @@ def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
     )
 
 
+IID = ("-p", "fedavg", "-s", "iid")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "expected"),
     [
@@ -308,6 +311,10 @@ def test_a_cell_is_given_the_settings_and_the_preset_that_concern_it(
         (("-p", "fedavg", "-s", "iid", "--workers", "all"), 2, "expects a number from 1, or auto"),
         (("-p", "fedavg", "-s", "iid", "--address", "auto"), 2, "belongs to --launcher ray"),
         (("-p", "fedavg", "-s", "iid", "--seed", "1", "--seeds", "2"), 2, "give one of them"),
+        ((*IID, "--set", "clients=4", "--set", "clients=6"), 2, "--set clients=6: give one"),
+        ((*IID, "--set", "lr=0.1", "--set", "local.lr=0.5"), 1, "one field of the suite"),
+        ((*IID, "--set", "suite.clients=4", "--set", "clients=6"), 1, "one field of the suite"),
+        (("-p", "fedavg", "-s", "iid", "--metric", "top-k:k=2:k=5"), 1, "'k' is there twice"),
         (("-s", "iid"), 2, "Missing option '--plugin'"),
     ],
 )  # fmt: skip

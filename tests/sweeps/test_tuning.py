@@ -257,6 +257,13 @@ def test_bad_input_is_one_line(typed: Typed, words: tuple[str, ...], expected: s
     assert expected in error
 
 
+def test_a_parameter_is_tried_once(typed: Typed) -> None:
+    twice = ("--try", "mu=0.1", "--try", "mu=0.2")
+    code, _, error = typed("tune", "fedprox", "-s", "iid", "--budget", "2", *twice)
+    assert code == 2
+    assert mentions(" ".join(error.replace("│", "").split()), "--try mu", "--try mu=V1,V2")
+
+
 @pytest.mark.parametrize("pair", ["mu", "=1", "mu=", " = "])
 def test_values_to_try_have_a_name_and_numbers(typed: Typed, pair: str) -> None:
     code, _, error = typed("tune", "fedprox", "-s", "iid", "--budget", "2", "--try", pair)
