@@ -9,6 +9,7 @@ import copy
 import difflib
 import hashlib
 import json
+import math
 import os
 import re
 import tomllib
@@ -564,7 +565,7 @@ def _nobody(setting: str, came: str, clients: int) -> str:
     """What is said of a share that is no whole client."""
     return (
         f"'{setting}' has an effect only where it is a client or more; got {came} of {clients}:"
-        f" expected {1 / clients:.2g} or more"
+        f" expected {math.ceil(1000 / clients) / 1000:g} or more"
     )
 
 

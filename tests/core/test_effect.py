@@ -123,6 +123,9 @@ def test_a_share_of_a_file_may_be_no_whole_client() -> None:
     ((setting, why),) = unused_settings(suite)
     assert (suite.training_clients, setting) == (4, "unseen")
     assert mentions(why, "a client or more", "unseen=0.2", "4", "0.25")
+    with pytest.raises(BadParameter, match=mention("unseen=0.1", "9", "0.112")):
+        load_suite("iid", overrides={"unseen": 0.1, "clients": 9})
+    assert load_suite("iid", overrides={"unseen": 0.112, "clients": 9}).training_clients == 8
 
 
 def test_a_suite_that_has_newcomers_can_be_run_without() -> None:
