@@ -145,7 +145,10 @@ class _Setting:
     def value(self, what: str) -> StatedValue:
         """Our value; None where the scale has none, or it is counted and nothing was run."""
         if what == "seeds":
-            return len({one.seed for one in self.results}) or self.scale.seeds
+            seeds: dict[str, set[int]] = {}
+            for one in self.results:
+                seeds.setdefault(one.method.name, set()).add(one.seed)
+            return min(map(len, seeds.values()), default=self.scale.seeds)  # some may have fewer
         if what == "train_share":
             return train_share(self.suite)
         if what in DERIVED:

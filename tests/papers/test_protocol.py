@@ -67,10 +67,11 @@ def row(suite: str, method: str = "fedavg", *results: Any, data: str = "digits")
     )
 
 
-def result(train: list[int], validation: list[int], test: list[int]) -> Any:
-    return SimpleNamespace(
-        clients=SimpleNamespace(train=train, validation=validation, test=test), seed=0
-    )
+def result(
+    train: list[int], validation: list[int], test: list[int], method: str = "fedavg", seed: int = 0
+) -> Any:
+    clients = SimpleNamespace(train=train, validation=validation, test=test)
+    return SimpleNamespace(clients=clients, method=SimpleNamespace(name=method), seed=seed)
 
 
 def said(found: list[Departure]) -> dict[str, tuple[Any, list[str]]]:
@@ -149,6 +150,12 @@ def test_runs_are_those_that_there_are(suite: str) -> None:
     assert said(departures(protocol, table_of(suite, "fedavg"), scale, [ran])) == {
         "seeds": (4, ["1"])
     }
+    whole = [result([6], [2], [2], seed=seed) for seed in range(4)]
+    rows = [row(suite, "fedavg", *whole)]
+    assert departures(protocol, table_of(suite, "fedavg"), scale, rows) == []
+    rows.append(row(suite, "fedprox", result([6], [2], [2], "fedprox", 3)))
+    found = departures(protocol, table_of(suite, "fedavg"), scale, rows)
+    assert said(found) == {"seeds": (4, ["1"])}, "of the method with the fewest"
 
 
 def test_runs_that_are_planned_are_not_listed_beside_those_that_there_are(suite: str) -> None:
