@@ -673,6 +673,7 @@ def test_one_data_set_s_page_says_what_to_type(tmp_path: Path) -> None:
     assert mentions(page, f"flbench data svhn --fetch --data-root {tmp_path}")
     assert any(line.startswith("  files      SVHN/train_32x32.mat, ") for line in page)
     assert status.report(tmp_path, "npz:x.npz")[-1] == mentioning("--dataset", "npz:FILE.npz")
+    assert mentions(status.report(tmp_path, "npz:x y"), "flbench data 'npz:x y' --check")
     (told,) = [line for line in status.report(tmp_path, "cifar10") if "--fetch" in line]
     assert mentions(told, f"--data-root {tmp_path}", "cifar10/")
     assert status.report(tmp_path, "digit-5[mnist,usps]")[0] == "digit-5"

@@ -83,6 +83,10 @@ def test_the_command_compares_with_a_folder_or_a_revision(
     code, _, error = typed("submit", "--diff", "HEAD", "--results", "..")
     assert (code, error.count("\n")) == (1, 1)
     assert mentions(error, "--diff HEAD", "results")
+    for more in (("row.json",), ("--check",), ("--new-table",)):
+        code, said, error = typed("submit", "--diff", "HEAD", "--results", "board", *more)
+        assert (code, said) == (1, "")
+        assert mentions(error, "--diff only prints", "--check")
 
 
 @pytest.mark.slow

@@ -266,6 +266,7 @@ def test_a_run_of_two_codes_is_never_called_reproduced(
         ("leaderboard/results/toy/toy/fedavg/01234567/seed-0.json", "--suite=toy"),
         ("a b/results/toy/toy/m/f/seed-0.json", "--suite=toy --results 'a b/results' --out 'a b'"),
         ("elsewhere/seed-0.json", "--suite=toy"),
+        ("mine/toy/toy/m/f/seed-0.json", "--suite=toy --results mine --out board"),
     ],
 )
 def test_the_command_that_shows_it_names_the_folder_of_the_results(

@@ -354,11 +354,12 @@ def test_no_seed_is_searched_on_and_scored(typed: Typed) -> None:
 @pytest.mark.slow
 def test_the_best_learning_rate_of_several_methods_in_one_command(typed: Typed) -> None:
     code, _, told = typed(
-        "tune", "fedavg,local-only", "-s", "iid", "--try-lr", "1/1000,1", *QUICK,
+        "tune", "fedavg,local-only,fedavg", "-s", "iid", "--try-lr", "1/1000,1", *QUICK,
         "--tuning-seeds", "1", "--seeds", "2",
     )  # fmt: skip
     assert code == 0
     assert mentions(told, "fedavg", "2 learning rates") and mentions(told, "local-only", "2")
+    assert told.count("of fedavg; 1 tuning seeds each") == 1, "once, though it is named twice"
     rows = [read_result(path) for path in sorted(Path("flbench-results").rglob("seed-*.json"))]
     usual = {one.fingerprint.suite for one in rows}
     assert len(usual) == 1, "they are rows of one table"

@@ -22,6 +22,15 @@ def test_attackers_by_hand() -> None:
     assert fl.attacks.attackers(DRAWN, 0.5, (2, 0, 2)) == [0, 2], "who is named, whatever the share"
 
 
+def test_a_share_of_nobody_is_told() -> None:
+    drawn: Any = Drawn(0.4, 0.1, 0.3, 0.2)
+    told: list[str] = []
+    drawn.warn = told.append
+    assert fl.attacks.attackers(drawn, 0.1) == fl.attacks.attackers(drawn, 0.0) == []
+    assert fl.attacks.attackers(drawn, 0.1, (2,)) == [2]
+    assert told == ["share=0.1 of 4 clients is nobody: nobody attacks"]
+
+
 @pytest.mark.parametrize("stranger", [4, -1])
 def test_attackers_that_are_not_there_are_refused(stranger: int) -> None:
     with pytest.raises(fl.UserError, match=f"clients 0 to 3 expected, got {stranger}"):
