@@ -133,7 +133,8 @@ def peers(rows: Sequence[TableRow]) -> str:
     by_clients = len(best.seeds) <= FEW_SEEDS
     if by_clients:
         who, own = same_clients(rows), client_headlines(best)
-        p = [difference(own, client_headlines(row), who).p_shown for row in others]
+        seeds = [client_headlines(row) for row in others]
+        p = [difference(own, one, who).p_shown if {*own} & {*one} else np.nan for one in seeds]
         alike = [not apart for apart in holm(np.array(p))]
     names = [f"`{row.method}`" for row, same in zip(others, alike, strict=True) if same]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -65,11 +65,13 @@ THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")
 MONTH = r"(jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]{0,6}\.?"
 A_DATE = re.compile(
     r"(\d{4}([-./])\d{1,2}(\2\d{1,2})?|\d{1,2}([-./])\d{1,2}\4(\d{4}|\d\d)"
+    r"|\d{1,2}[-/]\d{4}|\d{4}[- ]?[qw]\d{1,2}|q\d[- /]\d{4}"
     rf"|\d{{1,2}}(\.|st|nd|rd|th)?[- ]{MONTH},?[- ](\d{{4}}|\d\d)"
     rf"|{MONTH}[- ](\d{{1,2}}(st|nd|rd|th)?,? )?\d{{4}})([T ].*)?",
     re.IGNORECASE,
 )
-"""A date as people write it, or a month: the year has four digits, or is the last of two."""
+"""A date as people write it, or a month, a quarter, a week: the year has four digits, or is the
+last of two."""
 TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?", re.IGNORECASE)
 """A time such as 07:30; the same of a duration."""
 DIGITS_OF_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")

@@ -268,9 +268,13 @@ def as_samples(
     """
     refuse_missing(Path(name), column, values, "sample")
     if hasattr(values[0], "getbands"):
+        refuse_option("kind", kind, f"column '{column}' holds pictures")
         return pictures(name, column, values, options.get("size"))
+    refuse_option("size", options.get("size"), f"column '{column}' holds no pictures")
     try:
         table = np.stack([np.asarray(value) for value in values])
+        if table.dtype.kind not in "iu":
+            refuse_option("kind", kind, f"column '{column}' holds no whole numbers")
         if table.ndim == 2 and table.dtype.kind in "iu":
             return tokens_or_numbers(Path(name), f"column '{column}'", table, kind)
         if table.dtype.kind not in "biuf":
@@ -285,6 +289,16 @@ def as_samples(
     if not np.isfinite(table).all():
         raise damaged(Path(name), f"column '{column}' has values that are not finite")
     return torch.from_numpy(np.ascontiguousarray(table))
+
+
+def refuse_option(option: str, value: str | None, why: str) -> None:
+    """Refuse an option that would have no effect.
+
+    Raises:
+        BadParameter: it is there.
+    """
+    if value is not None:
+        raise BadParameter(f"?{option}={value} has no effect: {why}; leave it out")
 
 
 def pictures(name: str, column: str, values: Sequence[Any], size: str | None) -> torch.Tensor:

@@ -114,26 +114,28 @@ def table(root: Path, argument: str) -> Dataset:
     given, columns = columns, under_our_names(path, columns, options)
     targets = listed(options, "label", given) or [LABEL]
     for one in targets:
-        if one not in columns:
+        if one not in given:
             raise damaged(
-                path, f"it needs a column '{one}', got {', '.join(columns)}: name another one with"
+                path, f"it needs a column '{one}', got {', '.join(given)}: name another one with"
                 " ?label=COLUMN"
             )  # fmt: skip
     for option in ("leave", "use", "text", "time"):
-        if unknown := [one for one in listed(options, option, given) if one not in columns]:
-            raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(columns)}")
+        if unknown := [one for one in listed(options, option, given) if one not in given]:
+            raise damaged(path, f"?{option}={unknown[0]}: it has {', '.join(given)}")
     if len(whens := listed(options, "time", given)) > 1:
         raise damaged(path, f"?time={','.join(whens)}: expected one column")
     left, used, texts = (listed(options, one, given) for one in ("leave", "use", "text"))
     notes = [f"columns left out: {', '.join(left)}"] if left else []
-    moments: list[float] | None = None
+    columns = {name: values for name, values in columns.items() if name not in left}
     if when := next(iter(whens), ""):
         columns, moments = in_order(path, when, columns)
-        first, last = columns[when][0], columns[when][-1]
+        if "split" in columns:
+            refuse_earlier_test(path, when, moments, columns)
+        times = columns.pop(when)
         notes.append(
-            f"rows are in the order of column {when}, from {first} to {last}, which is no feature"
+            f"rows are in the order of column {when}, from {times[0]} to {times[-1]}, which is no"
+            " feature"
         )
-    columns = {name: values for name, values in columns.items() if name not in (*left, when)}
     grouped = GROUP in columns and GROUP not in (*targets, *used)
     kept = (*targets, *RESERVED, *([GROUP] if grouped else ()))
     features = {name: values for name, values in columns.items() if name not in kept}
@@ -181,8 +183,6 @@ def table(root: Path, argument: str) -> Dataset:
     ]
     y = found.y
     test = test_part(path, columns["split"], notes) if "split" in columns else None
-    if test is not None and moments is not None:
-        refuse_earlier_test(path, when, test, moments, columns.get("client"))
     domains: torch.Tensor | None = None
     clients: tuple[str, ...] = ()
     if "client" in columns:
@@ -400,7 +400,8 @@ def read(path: Path, separator: str = ",") -> dict[str, list[str]]:
             path, f"column {names.index('') + 1} has no name, as the column of row numbers that"
             " data frames write: save it without (index=False), or give the column a name"
         )  # fmt: skip
-    again = next((at for at, row in enumerate(rows, 1) if [*map(str.strip, row)] == names), None)
+    starts = [at for at, row in enumerate(rows, 1) if row[0].strip() == names[0]]
+    again = next((at for at in starts if [*map(str.strip, rows[at - 1])] == names), 0)
     if again and len(names) > 1:
         raise damaged(
             path, f"row {again} has the names of the columns again, as where files were joined:"
@@ -457,21 +458,22 @@ def in_order(
 
 
 def refuse_earlier_test(
-    path: Path, when: str, test: np.ndarray, moments: list[float], clients: list[str] | None
+    path: Path, when: str, moments: list[float], columns: dict[str, list[str]]
 ) -> None:
     """Refuse a test part that is not later than the training part of its client.
 
     Args:
-        test: whether each row is in the test part, shape (m,), bool.
+        when: the column that says the times.
         moments: times of the rows, in order.
-        clients: whose they are; None = nobody's.
+        columns: of the same rows; `split` is there, and `client` may be.
 
     Raises:
         UserError: a row of the test part is before one of the training part.
     """
+    test = test_part(path, columns["split"], [])
+    clients = columns.get("client", [""] * len(test))
     first: dict[str, float] = {}
-    for row, (moment, is_test) in enumerate(zip(moments, test, strict=True)):
-        client = "" if clients is None else clients[row]
+    for moment, client, is_test in zip(moments, clients, test, strict=True):
         if is_test:
             first.setdefault(client, moment)
         elif first.get(client, moment) < moment:

@@ -68,7 +68,9 @@ class RunServices:
             self.seconds[part] = self.seconds.get(part, 0.0) + spent
 
     def warn(self, message: str) -> None:
-        """Print a warning and keep it for the result."""
+        """Print a warning and keep it for the result, once in a round."""
+        if message in self.warnings:
+            return
         self.warnings.append(message)
         self.say(message)
 

@@ -1,12 +1,13 @@
-"""The result that another version of a method has of the same settings."""
+"""The results that other versions of a method have of the same settings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from flbench.results.files import read_result
 from flbench.results.schema import Result
@@ -23,18 +24,47 @@ def result_of_any_version(spec: RunSpec) -> Result | None:
 
 
 def file_of_any_version(spec: RunSpec) -> Path | None:
-    """The result file of a run, or of the same settings by the newest other version that has one.
+    """The file of a run, or of the same settings by the newest other version that has one."""
+    if spec.path.is_file():
+        return spec.path
+    return max(files_alike(spec), key=lambda pair: _in_order(pair[0]), default=((), None))[1]
+
+
+def file_of_another_version(
+    spec: RunSpec, read: Callable[[Path], Result] = read_result
+) -> Path | None:
+    """A result file of the same settings and precision by another version of the method."""
+    own = tuple(one.version for one in spec.method.described.plugins)
+    others = [
+        path
+        for versions, path in files_alike(spec, read)
+        if versions != own
+        and read(path).environment.get("precision", spec.engine.precision) == spec.engine.precision
+    ]
+    return next(iter(others), None)
+
+
+def files_alike(
+    spec: RunSpec, read: Callable[[Path], Result] = read_result
+) -> list[tuple[tuple[str, ...], Path]]:
+    """The files of runs with the settings of this one, each with the versions of its plugins.
 
     A parameter that a result does not have came later; it must have its default.
     """
-    if spec.path.is_file():
-        return spec.path
     suite, method = fingerprint(spec.suite.settings()), spec.method.described
     defaults = {one.name: one.default for _, layer in spec.method.layers for one in fields(layer)}
     alike = []
     for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
-        found = read_result(path)
+        found = read(path)
         given = {**{name: defaults.get(name) for name in method.params}, **found.method.params}
         if found.fingerprint.suite == suite and found.tuning is None and given == method.params:
-            alike.append((Version(found.method.plugins[0].version), path))
-    return max(alike, key=lambda pair: pair[0], default=(None, None))[1]
+            alike.append((tuple(one.version for one in found.method.plugins), path))
+    return alike
+
+
+def _in_order(versions: tuple[str, ...]) -> Version:
+    """What sorts results by the version of their first plugin; what is no version is the oldest."""
+    try:
+        return Version(versions[0])
+    except InvalidVersion:
+        return Version("0.dev0")

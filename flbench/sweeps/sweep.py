@@ -154,13 +154,14 @@ def _unusable(known: Outcomes) -> Iterator[str]:
 
 def _computed_before(waiting: Sequence[Cell]) -> Iterator[str]:
     """A line on the cells that have a result of another version of their method."""
-    from flbench.run.other_versions import file_of_any_version
+    from flbench.results.files import read_result
+    from flbench.run.other_versions import file_of_another_version
 
-    found = []
+    found, read = list[Path](), cache(read_result)  # cells lie beside the same files
     for cell in waiting:
         with suppress(UserError):  # a damaged file is none of theirs
-            path = file_of_any_version(cell.spec)
-            found += [path] if path not in (None, cell.spec.path) else []
+            path = file_of_another_version(cell.spec, read)
+            found += [] if path is None else [path]
     if found:
         yield (
             f"{len(found)} of them have a result of another version of their method, such as"

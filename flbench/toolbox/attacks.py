@@ -36,7 +36,7 @@ def attackers(ctx: Context, share: float, named: Collection[int] = ()) -> list[i
         raise UserError(f"attackers: clients 0 to {ctx.clients - 1} expected, got {unknown[0]}")
     if named:
         return sorted(set(named))
-    if share and not round(share * ctx.clients):
+    if ctx.round == 1 and share and not round(share * ctx.clients):
         ctx.warn(f"share={share:g} of {ctx.clients} clients is nobody: nobody attacks")
     draws = [ctx.rng("attackers", client=client).random() for client in range(ctx.clients)]
     order = sorted(range(ctx.clients), key=draws.__getitem__)

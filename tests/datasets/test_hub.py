@@ -97,6 +97,21 @@ def test_lists_of_whole_numbers_are_what_the_person_says() -> None:
     assert as_samples("mine", "ids", [[0.5, 1], [2, 3]], {}).dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("values", "options", "kind", "named"),
+    [
+        ([[0.5, 1.0], [2.0, 3.0]], {}, "tokens", ("?kind=tokens", "no whole numbers")),
+        ([[3, 0], [1, 2]], {"size": "5"}, "numbers", ("?size=5", "no pictures")),
+        ([PICTURES["L"](0)], {}, "numbers", ("?kind=numbers", "pictures")),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    values: list[Any], options: dict[str, str], kind: str, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadParameter, match=mention(*named, "leave it out")):
+        as_samples("mine", "x", values, options, kind)
+
+
 def test_pictures_of_any_kind_are_read_as_from_folders(tmp_path: Path) -> None:
     """The hub and `images:` give the same numbers for palettes, CMYK, one bit and 16 bits."""
     for kind, picture in PICTURES.items():

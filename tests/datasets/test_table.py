@@ -722,6 +722,10 @@ def test_an_id_is_known_by_its_name_in_other_forms(tmp_path: Path, name: str) ->
         ([f"{i % 12 + 1}. november 2026" for i in range(24)], r"dates; .*\?time=it"),
         ([f"Dec {i % 12 + 1}, 2026" for i in range(24)], r"dates; .*\?time=it"),
         ([f"2026-{i % 12 + 1:02d}" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"{i % 12 + 1}/2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"2026-Q{i % 4 + 1}" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"Q{i % 4 + 1} 2026" for i in range(24)], r"dates; .*\?time=it"),
+        ([f"2026-W{i + 1:02d}" for i in range(24)], r"dates; .*\?time=it"),
         ([f"{i % 12 + 1}:30" for i in range(24)], r"times such as 1:30: .* 7\.5"),
         ([f"{i % 12 + 1}:30 pm" for i in range(24)], r"times such as 1:30 pm"),
         ([f"202611{(7 * i) % 12 + 10}" for i in range(24)], r"dates such as 20261110"),
@@ -797,6 +801,25 @@ def test_what_is_tested_is_later(tmp_path: Path, rows: list[str], whose: str) ->
     with pytest.raises(UserError, match=mention("split", whose, "column day", "leave=split")):
         loaded(tmp_path, text, "?time=day")
     assert loaded(tmp_path, text, "?time=day&leave=split").test is None
+
+
+def test_rows_that_are_dropped_have_times_too(tmp_path: Path) -> None:
+    rows = [f"{'test' if day > 8 else 'train'},{day},{'pq'[day % 2]},{day * day % 5}.5" for day in
+            range(12)]  # fmt: skip
+    text = "\n".join(["split,day,label,a", *rows, "train,3,p,"])
+    found = loaded(tmp_path, text, "?time=day&missing=drop")
+    assert found.test is not None
+    assert found.test.tolist() == [False] * 9 + [True] * 3
+    with pytest.raises(UserError, match=mention("split", "column day")):
+        loaded(tmp_path, text + "\ntrain,20,p,1", "?time=day&missing=drop")
+
+
+@pytest.mark.parametrize("option", ["leave", "use", "text", "label"])
+def test_columns_are_called_as_in_the_file(tmp_path: Path, option: str) -> None:
+    """The column that `client` names is not called client."""
+    text = "label,site,a,b\n" + "p,x,1,5\nq,y,2,3\n" * 6
+    with pytest.raises(UserError, match=mention("client", "label, site, a, b")):
+        loaded(tmp_path, text, f"?client=site&{option}=client")
 
 
 def test_a_class_may_stand_for_a_missing_one(tmp_path: Path) -> None:

@@ -274,6 +274,9 @@ def test_of_two_seeds_the_clients_say_who_cannot_be_separated(tmp_path: Path) ->
     assert {row.ties for row in table.rows} == {"a"}
     assert [row.method for row in table.rows] == ["best", "near", "far"]
     assert peers(table.rows) == "`near` (clients only)"
+    other = [one.model_copy(update={"seed": one.seed + 5}) for one in found if one.seed == 1]
+    (table,) = tables(write(tmp_path / "b", *found[:2], other[2]))
+    assert peers(table.rows) == "`far` (clients only)", "no seed is common"
 
 
 def test_natural_suites_have_the_rate_that_was_found() -> None:

@@ -29,6 +29,9 @@ def test_a_share_of_nobody_is_told() -> None:
     assert fl.attacks.attackers(drawn, 0.1) == fl.attacks.attackers(drawn, 0.0) == []
     assert fl.attacks.attackers(drawn, 0.1, (2,)) == [2]
     assert told == ["share=0.1 of 4 clients is nobody: nobody attacks"]
+    drawn.round = 2
+    fl.attacks.attackers(drawn, 0.1)
+    assert len(told) == 1, "in the first round"
 
 
 @pytest.mark.parametrize("stranger", [4, -1])
