@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import flbench
 from flbench.artifact.selection import ClaimedWork, TableClaim
 from flbench.leaderboard.markdown import escaped, grid
-from flbench.submission.verification import TOLERANCE
+from flbench.results.difference import TOLERANCE
 
 GB = 1e9
 

@@ -30,12 +30,12 @@ from typing import Any
 from flbench import figures
 from flbench.errors import FlbenchError
 from flbench.metrics import table_of
-from flbench.results.difference import relative_distance
+from flbench.results.difference import TOLERANCE, relative_distance
 from flbench.results.files import read_result, slug, write_atomically
 from flbench.results.marks import KINDS
 from flbench.results.schema import Result
 from flbench.submission.comparison import compare
-from flbench.submission.verification import TOLERANCE, engine_of, limits_of
+from flbench.submission.verification import engine_of, limits_of
 
 CLAIMS, LOG = "claims.json", "rerun.jsonl"
 """What is claimed; and the log of what was run: seconds and peak memory of each run."""

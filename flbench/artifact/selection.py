@@ -13,7 +13,7 @@ from flbench.errors import BadParameter, UnknownName, UserError
 from flbench.papers.paper import SCALES, Paper, load_paper
 from flbench.papers.reproduction import findings, in_words, planned, refuse_unknown
 from flbench.plugin.registry import entries, find, load_entry
-from flbench.results.files import read_bounded, read_result
+from flbench.results.files import read_bounded, read_in_place
 from flbench.results.schema import Result
 from flbench.run.other_versions import file_of_any_version
 from flbench.submission.verification import engine_of
@@ -246,7 +246,7 @@ def _of_seeds(first: Cell, seeds: int | None) -> Iterator[ClaimedRun]:
 
 def _run(cell: Cell, file: Path | None) -> ClaimedRun:
     """One run: computed as its result was, where there is one, into the artifact's own folder."""
-    result = None if file is None else read_result(file)
+    result = None if file is None else read_in_place(file)
     request = replace(cell.request, out=Path(RERUN), data_root=None, resume=True)
     if result is not None:
         request = replace(request, engine=engine_of(result))

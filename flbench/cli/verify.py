@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -15,7 +16,8 @@ import typer
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
 from flbench.errors import Interrupted, UserError
-from flbench.submission.verification import TOLERANCE, computed_otherwise, rounds_to_play
+from flbench.results.difference import TOLERANCE
+from flbench.submission.verification import computed_otherwise, rounds_to_play
 from flbench.terminal.lines import tell
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ Opened = Annotated[
         help="let a file name this path or data set of yours, such as npz:mine.npz; repeatable",
     ),
 ]
+PLACE = re.compile(r"[0-9a-f]{8}/seed-\d+\.json")
+"""The last folder and the name of a file that lies where a run wrote it."""
 Tolerance = Annotated[
     float, typer.Option(min=0, max=1, help="how far numbers may be apart on another machine")
 ]
@@ -93,6 +97,11 @@ def verify(
     """
     from flbench.results.files import read_result, some_result_files
 
+    if write and tolerance > TOLERANCE:
+        raise UserError(
+            f"--write calls a file reproduced, which takes a tolerance of {TOLERANCE:g} or less,"
+            f" got {tolerance:g}: drop one of the two"
+        )
     many = partial(
         verify_all,
         data_root=data_root,
@@ -131,6 +140,8 @@ def verify(
     verdict = _alone(path, result, rounds, data_root, executor, opened or ())
     for line in lines_of(verdict, tolerance):
         tell(line)
+    if other := _other_place(path, result):
+        tell(other)
     if verdict.outcome(tolerance) == "differs":
         raise typer.Exit(1)
     if write:
@@ -186,10 +197,15 @@ def _drawn(
     from flbench.submission.auditing import at_hand, expected_seconds
 
     found = list(read_results(folder))
-    here = at_hand(found, locate(data_root))
-    paths = lot(here, read_audits(log))
-    expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
+    here, audits = at_hand(found, locate(data_root)), read_audits(log)
     lack = len(found) - len(here)
+    if lack and not here:
+        raise UserError(
+            f"{folder}: its {lack} result files all lack their data or device here: give the folder"
+            " of the data with --data-root"
+        )
+    paths = lot(here, audits)
+    expected = sum(expected_seconds(result, rounds) for path, result in found if path in paths)
     others = f"; {lack} lack their data or device here" if lack else ""
     tell(f"{len(paths)} of {len(here)} result files{others}; they took {expected:.0f} s")
     return paths
@@ -250,14 +266,16 @@ def lines_of(verdict: FileVerdict, tolerance: float) -> list[str]:
     """The comparison of a file in full."""
     result = verdict.claimed
     assert verdict.came is not None
-    outcome = verdict.outcome(tolerance)
+    outcome, rounds = verdict.outcome(tolerance), result.suite["rounds"]
+    is_part = verdict.rounds != rounds
+    part = f" in its first {verdict.rounds} of {rounds} rounds" if is_part else ""
+    bytes_ = ", to the last byte" if outcome == "same bytes" else ""
+    left = "; the end of the run was not judged" if is_part else ""
     return [
-        f"{verdict.path}: {verdict.rounds} of {result.suite['rounds']} rounds played again",
+        f"{verdict.path}: {verdict.rounds} of {rounds} rounds played again",
         f"  {_environments(result, verdict.came)}",
         *(f"  {part.line(tolerance)}" for part in verdict.parts),
-        {"same bytes": "it agrees, to the last byte", "agrees": "it agrees"}.get(
-            outcome, "it differs"
-        ),
+        "it differs" if outcome == "differs" else f"it agrees{part}{bytes_}{left}",
     ]
 
 
@@ -373,19 +391,35 @@ def _line(one: Checked) -> str:
         "agrees": "agrees",
         "differs": "differs",
     }[one.outcome]
+    if one.first and one.outcome != "differs":
+        what = what.replace("agrees", f"agrees in its first {one.first} rounds", 1)
     when = f" ({one.seconds:.1f} s)" if one.seconds is not None else ""
     earlier = " (known from the log)" if one.outcome and one.seconds is None else ""
-    return f"{one.path}: {what}{when}{earlier}{f': {one.how}' if one.how else ''}"
+    other = "" if one.outcome is None else _other_place(one.path)
+    how = "; ".join(filter(None, (one.how, other)))
+    return f"{one.path}: {what}{when}{earlier}{f': {how}' if how else ''}"
+
+
+def _other_place(path: Path, result: Result | None = None) -> str:
+    """That a file with the name and folders of one run holds another one; "" = it does not."""
+    from flbench.results.files import misplaced, read_result
+
+    if not PLACE.fullmatch("/".join(path.absolute().parts[-2:])):
+        return ""  # such as a file that came by mail
+    held = misplaced(path.absolute(), result or read_result(path))
+    return f"it holds another run than its place says: {held}" if held else ""
 
 
 def summary(done: Sequence[Checked], left: Sequence[Path]) -> list[str]:
     """How many agree, differ, could not be run and are left; and which did not agree."""
     agree = [one for one in done if one.outcome in ("same bytes", "agrees")]
     bytes_ = sum(one.outcome == "same bytes" for one in agree)
+    part = sum(one.first > 0 for one in agree)
+    in_part = f", {part} of them in their first rounds only" if part else ""
     wrong = [one for one in done if one.outcome == "differs"]
     failed = [one for one in done if one.outcome is None]
     lines = [
-        f"{len(agree)} agree, {bytes_} of them to the last byte; {len(wrong)} differ;"
+        f"{len(agree)} agree, {bytes_} of them to the last byte{in_part}; {len(wrong)} differ;"
         f" {len(failed)} cannot be run; {len(left)} are left"
     ]
     for what, found in (("differs", wrong), ("cannot be run", failed)):

@@ -23,6 +23,7 @@ from flbench.results.audits import (
     latest,
     latest_part,
     read_audits,
+    rounds_of,
     run_key,
 )
 from flbench.results.schema import Result
@@ -70,8 +71,10 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
     Raises:
         UserError: the log cannot be read.
     """
-    audits = read_audits(log)
-    runs, known, begun = {one.run for one in audits}, latest(audits), latest_part(audits)
+    found, audits = list(found), read_audits(log)
+    rounds = rounds_of(one for table in found for row in table.rows for one in row.results)
+    known, begun = latest(audits, rounds), latest_part(audits)
+    runs = {one.run for one in audits}
     current = newest_cores(audits)
 
     def audited(row: TableRow) -> TableRow:
@@ -159,9 +162,8 @@ def _elsewhere(wrong: Sequence[int], found: Mapping[int, Audit], results: Sequen
 
 def _sources(result: Result, audit: Audit | None) -> Mapping[str, str]:
     """The sources that last gave the numbers of a file: of its audit, else of its run."""
-    if audit is not None and audit.agrees:
-        return audit.sources
-    return {one.name: one.source for one in result.plugins}
+    own = {one.name: one.source for one in result.plugins}
+    return {**own, **audit.sources} if audit is not None and audit.agrees else own
 
 
 def _when(audit: Audit) -> str:

@@ -359,6 +359,8 @@ def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...]
         what = f"have the same 'fingerprint.{name}' but are not the same"
         yield (name, mark), content, what
     yield ("row", marks.config, *of_seed), path, "are the same row and seed"
+    what = "differ in 'summary.target', so they cannot share a table"
+    yield ("target", marks.suite), result.summary.get("target"), what
     what = "differ in their number of clients, so they cannot share a table"
     yield ("clients", marks.suite), len(result.clients.test), what
     what = "differ in their task, so they cannot share a table"

@@ -19,7 +19,7 @@ from flbench.leaderboard.markdown import number
 from flbench.leaderboard.table import TableRow
 from flbench.metrics import HEADLINE
 from flbench.plugin.method_info import method_info
-from flbench.results.audits import Audit, content_digest, latest, run_key
+from flbench.results.audits import Audit, content_digest, latest, rounds_of, run_key
 from flbench.results.schema import Plugin, Result
 from flbench.tasks import Task
 
@@ -99,7 +99,8 @@ def _notes(row: TableRow) -> list[str]:
 
 def _cores(row: TableRow, audits: Mapping[str, Sequence[Audit]]) -> list[str]:
     """By which cores a row was computed and last run again, and with which its seconds were."""
-    known = latest(one for result in row.results for one in audits.get(run_key(result), ()))
+    of_row = (one for result in row.results for one in audits.get(run_key(result), ()))
+    known = latest(of_row, rounds_of(row.results))
     whole = [known.get((run_key(one), content_digest(one))) for one in row.results]
     agreed = [one for one in whole if one is not None and one.agrees]
     last = max(agreed, key=lambda audit: audit.date, default=None)

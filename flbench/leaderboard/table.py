@@ -198,6 +198,9 @@ def _table(
     name, dataset, mark = key
     suite = suite_of(name, dataset)
     settings = rows[0].results[0].suite if rows else skips[0].suite
+    if suite is not None and suite.hash() == mark:
+        settings = {**settings, "paper": suite.paper}  # what a file says of it is anybody's text
+    shown = {row.method for row in rows}
     seeds = tuple(sorted({seed for row in rows for seed in row.seeds}))
     newest = _newest(plugin for row in rows for one in row.results for plugin in one.method.plugins)
     stale = {row.config: why for row in rows if (why := _outdated(row, suite, newest))}
@@ -233,7 +236,9 @@ def _table(
         summary=suite.summary if suite else "",
         seeds=seeds,
         rows=tuple(sorted(entries, key=lambda row: row.order)),
-        undefined=tuple(sorted({(skip.method.name, skip.reason) for skip in skips})),
+        undefined=tuple(
+            sorted({(one.method.name, one.reason) for one in skips if one.method.name not in shown})
+        ),
         superseded_by=suite.superseded_by if suite else "",
     )
 

@@ -22,7 +22,7 @@ from flbench.papers.reproduction import (
     planned,
 )
 from flbench.plugin.registry import find, load_entry
-from flbench.results.files import read_result
+from flbench.results.files import read_in_place
 from flbench.results.schema import Result
 from flbench.run.other_versions import file_of_any_version
 from flbench.sweeps.request import RunRequest
@@ -271,7 +271,7 @@ def results_of_study(name: str, request: RunRequest, progress: SweepProgress) ->
         if first is not None:
             place = row.suite, spec.suite.dataset
             files = sorted(first.parent.glob("seed-*.json"))
-            found.setdefault(place, {})[row.method] = [read_result(file) for file in files]
+            found.setdefault(place, {})[row.method] = [read_in_place(file) for file in files]
     return found
 
 

@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -108,6 +108,45 @@ def loaded_source(module: str) -> str:
     if loaded not in _LOADED:
         _LOADED[loaded] = source_hash(module)
     return _LOADED[loaded]
+
+
+def class_flag(module: str, name: str, flag: str) -> bool | None:
+    """What a class says of itself by a constant in its body, or in that of a base beside it.
+
+    A field of a dataclass is a parameter, and says nothing of the class.
+
+    Returns:
+        False where no class says anything; None where it cannot be read.
+    """
+    path = source_path(module)
+    try:
+        found = tree(path).body if path is not None else []
+    except (SyntaxError, OSError):
+        return None
+    classes = {node.name: node for node in found if isinstance(node, ast.ClassDef)}
+    return _flag(classes, name, flag) if name in classes else None
+
+
+def _flag(classes: Mapping[str, ast.ClassDef], name: str, flag: str) -> bool | None:
+    """What a class of a module says, else the first of its bases that says something."""
+    for node in classes[name].body:
+        given: list[ast.expr] = []
+        if isinstance(node, ast.AnnAssign):
+            given = [node.target]
+        elif isinstance(node, ast.Assign):
+            given = node.targets
+        own = {getattr(node, "name", None), *(getattr(one, "id", None) for one in given)}
+        if flag not in own:
+            continue
+        is_field = isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.dump(node.annotation)
+        value = getattr(node, "value", None)
+        return bool(value.value) if isinstance(value, ast.Constant) and not is_field else None
+    for base in classes[name].bases:
+        above = getattr(base, "id", "")
+        said = _flag(classes, above, flag) if above in classes else None
+        if said is not False:
+            return said
+    return False
 
 
 @lru_cache(maxsize=256)

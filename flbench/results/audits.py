@@ -9,14 +9,22 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
-from datetime import date
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from flbench.errors import UserError, naming
+from flbench.results.difference import TOLERANCE
 from flbench.results.schema import (
     LONGEST,
     Line,
@@ -37,8 +45,9 @@ DIFFERS: Agreement = "differs"
 
 
 def _day(text: str) -> str:
-    """A day of the calendar, as it is; a ValueError if there is no such day."""
-    date.fromisoformat(text)
+    """A day of the calendar, as it is; a ValueError if there is no such day, or not yet."""
+    if date.fromisoformat(text) > datetime.now(UTC).date() + timedelta(days=1):
+        raise ValueError("a day that has been expected: whose clock is wrong?")
     return text
 
 
@@ -83,10 +92,27 @@ class Audit(BaseModel):
     sources: dict[Name, Line]
     core: Line | None = None
 
+    @model_validator(mode="after")
+    def _fits(self) -> Audit:
+        """Refuse an agreement of nothing: no round was played, or something differs."""
+        if self.agrees and (self.how or not self.rounds):
+            what = self.how or "no round was played"
+            raise ValueError(f"outcome '{self.outcome}', but {what}: '{DIFFERS}' expected")
+        return self
+
     @property
     def agrees(self) -> bool:
         """Whether it came out as the file says."""
         return self.outcome != DIFFERS
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether it differed, or agreed within the tolerance that the leaderboard asks for."""
+        return not self.agrees or self.tolerance <= TOLERANCE
+
+    def settles(self, rounds: int | None) -> bool:
+        """Whether it says what a run of so many rounds is worth: all agreed, or it differed."""
+        return not self.agrees or (self.is_strict and self.whole and self.rounds == rounds)
 
 
 def content_digest(result: Result) -> str:
@@ -127,9 +153,9 @@ def read_audits(path: Path) -> list[Audit]:
     with naming(path):
         if not path.exists():
             return []
-        lines = path.read_bytes().split(b"\n")[:-1]
+        *lines, last = path.read_bytes().split(b"\n")
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate([*lines, *_whole(last, path)], start=1):
         try:
             table = json.loads(line)
             found.append(Audit.model_validate(table))
@@ -141,10 +167,31 @@ def read_audits(path: Path) -> list[Audit]:
     return found
 
 
-def append_audit(path: Path, audit: Audit) -> None:
-    """Append a line; it is on the disk when this returns. What lacks its end is cut off first.
+def _whole(last: bytes, path: Path) -> list[bytes]:
+    """The text after the last end of a line, if it is a whole line; none where it was cut off.
 
     Raises:
+        UserError: it is no line of a log, nor the beginning of one.
+    """
+    if not last:
+        return []
+    if not last.startswith(b"{"):
+        raise UserError(f"{path}: expected a log of audits, got other text: choose another file")
+    try:
+        json.loads(last)
+    except ValueError:
+        return []
+    return [last]
+
+
+def append_audit(path: Path, audit: Audit) -> None:
+    """Append a line; it is on the disk when this returns.
+
+    What a killed process wrote of its line is cut off first. `read_audits` tells whether the file
+    is a log.
+
+    Raises:
+        UserError: its last line is none of a log.
         MachineError: it cannot be written.
     """
     text = json.dumps(audit.model_dump(), sort_keys=True, separators=(", ", ": "))
@@ -153,7 +200,12 @@ def append_audit(path: Path, audit: Audit) -> None:
         with path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+            there = file.read()
+            last = there[there.rfind(b"\n") + 1 :]
+            if _whole(last, path):
+                file.write(b"\n")
+            else:
+                file.truncate(len(there) - len(last))
             file.write(f"{text}\n".encode())
             file.flush()
             os.fsync(file.fileno())
@@ -167,11 +219,22 @@ def added_lines(before: bytes, after: bytes) -> str:
     return f"Lines that are new in the log of audits: {number}." if number else ""
 
 
-def latest(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
-    """The last audit of each run and digest that played all of it, or differed."""
-    return {(one.run, one.digest): one for one in audits if one.whole or not one.agrees}
+def rounds_of(results: Iterable[Result]) -> dict[str, int]:
+    """The rounds of runs, by the key of each."""
+    return {run_key(one): int(one.suite["rounds"]) for one in results}
+
+
+def latest(audits: Iterable[Audit], rounds: Mapping[str, int]) -> dict[tuple[str, str], Audit]:
+    """The last audit of each run and digest that played all of it, or differed.
+
+    Args:
+        audits: of any runs, the oldest first.
+        rounds: of the runs that are asked for, see `rounds_of`.
+    """
+    return {(one.run, one.digest): one for one in audits if one.settles(rounds.get(one.run))}
 
 
 def latest_part(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
     """The last audit of each run and digest that played its first rounds only, and agreed."""
-    return {(one.run, one.digest): one for one in audits if one.agrees and not one.whole}
+    parts = (one for one in audits if one.agrees and one.is_strict and not one.whole)
+    return {(one.run, one.digest): one for one in parts}

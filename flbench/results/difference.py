@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from flbench.results.schema import Result
 
+TOLERANCE = 0.01
+"""How far two runs of one thing may part on two machines: see docs/submitting.md."""
 SHARED_MARKS = ("data", "partition", "initial_weights", "cohorts")
 """Fingerprints that are equal in all results of a suite and seed."""
 DifferenceKind = Literal["table", "row", "run", "machine"]

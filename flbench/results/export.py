@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flbench.errors import UserError
 from flbench.metrics import EPOCHS, TIME, WAYS, Metric, metrics_for
-from flbench.results.audits import Audit, content_digest, latest, run_key
+from flbench.results.audits import Audit, content_digest, latest, rounds_of, run_key
 from flbench.results.schema import Result
 from flbench.tasks import TASKS
 
@@ -191,7 +191,7 @@ def exported(results: Iterable[Result], audits: Iterable[Audit] = ()) -> dict[st
     """
     arrow = _library()
     found = sorted(results, key=_place)
-    known = latest(audits)
+    known = latest(audits, rounds_of(found))
     of: Mapping[ExportFile, Callable[[Result], Iterator[ExportRow]]]
     of = {"runs": lambda one: runs(one, known), "rounds": rounds, "clients": clients}
     return {

@@ -81,6 +81,33 @@ def result_path(
     return plain_path(out) / suite / slug(dataset) / method / fingerprint / f"seed-{seed}.json"
 
 
+def misplaced(path: Path, result: Result) -> str:
+    """Which run a file holds, where its name and two folders are those of another; "" = its own."""
+    place = Path(result.method.name, result.fingerprint.config, f"seed-{result.seed}.json")
+    return "" if path.parts[-3:] == place.parts else place.as_posix()
+
+
+def refuse_misplaced(path: Path, result: Result) -> None:
+    """Refuse a file that lies in the place of another run: copied, renamed or merged by hand.
+
+    Raises:
+        UserError: it holds another method, configuration or seed than its place says.
+    """
+    if held := misplaced(path, result):
+        raise UserError(f"{path} holds another run, {held}: move it there; --force writes over it")
+
+
+def read_in_place(path: Path) -> Result:
+    """Read a result file that lies where runs write it.
+
+    Raises:
+        UserError: it is none, or holds another run than its place says.
+    """
+    result = read_result(path)
+    refuse_misplaced(path, result)
+    return result
+
+
 def checkpoint_path(result: Path) -> Path:
     """Where the checkpoint of a result file lies."""
     return result.with_suffix(".checkpoint.safetensors")

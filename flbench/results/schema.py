@@ -170,6 +170,7 @@ MOST_LABELS = 10_000
 """Labels above which a result has no counts of them."""
 Label = Annotated[int, Field(ge=0, lt=MOST_LABELS)]
 Number = Annotated[float, AfterValidator(_number)]
+Amount = Annotated[float, Field(ge=0, le=WIDEST)]
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
@@ -400,9 +401,9 @@ class Energy(_Stored):
     """
 
     meter: Line
-    cpu: Annotated[Number, Field(ge=0)]
-    gpu: Annotated[Number, Field(ge=0)]
-    memory: Annotated[Number, Field(ge=0)]
+    cpu: Amount
+    gpu: Amount
+    memory: Amount
 
     @property
     def total(self) -> float:
@@ -515,7 +516,7 @@ class Result(_Stored):
     reads: Annotated[list[Name] | None, EQUAL_AT_END] = None
     notes: Annotated[list[Note], NOTES]
     warnings: Annotated[list[Text], REPORTED]
-    seconds: Annotated[dict[Name, Number], NOT]
+    seconds: Annotated[dict[Name, Amount], NOT]
     energy: Annotated[Energy | None, NOT] = None
     saved: Annotated[dict[SavedKind, SavedFile] | None, NOT] = None
     environment: Annotated[dict[Name, Line], NOT]
@@ -725,6 +726,9 @@ def contradictions(result: Result) -> Iterator[Complaint]:
         yield from _brought(result.suite.get("plugins"), result.suite_plugins)
     if result.source_changes and result.status == "reproduced":
         yield "status", "self-reported expected, as the code changed within the run"
+    if result.tuning is not None and result.tuning.tried > result.tuning.budget:
+        most = f"at most the {result.tuning.budget} of 'tuning.budget' expected"
+        yield "tuning.tried", f"{most}, got {result.tuning.tried}"
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
     elif not any(result.clients.test):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from flbench.results.files import read_result
+from flbench.results.files import read_in_place
 from flbench.results.schema import Result
 from flbench.suite import fingerprint
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def result_of_any_version(spec: RunSpec) -> Result | None:
     """The result of a run, or of the same settings by the newest other version that has one."""
     path = file_of_any_version(spec)
-    return None if path is None else read_result(path)
+    return None if path is None else read_in_place(path)
 
 
 def file_of_any_version(spec: RunSpec) -> Path | None:
@@ -31,7 +31,7 @@ def file_of_any_version(spec: RunSpec) -> Path | None:
 
 
 def file_of_another_version(
-    spec: RunSpec, read: Callable[[Path], Result] = read_result
+    spec: RunSpec, read: Callable[[Path], Result] = read_in_place
 ) -> Path | None:
     """A result file of the same settings and precision by another version of the method."""
     own = tuple(one.version for one in spec.method.described.plugins)
@@ -45,7 +45,7 @@ def file_of_another_version(
 
 
 def files_alike(
-    spec: RunSpec, read: Callable[[Path], Result] = read_result
+    spec: RunSpec, read: Callable[[Path], Result] = read_in_place
 ) -> list[tuple[tuple[str, ...], Path]]:
     """The files of runs with the settings of this one, each with the versions of its plugins.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flbench.core import client_memory
 from flbench.core.client_module import ClientModule, LocalWork
+from flbench.core.clock_settings import LINKS
 from flbench.core.context import Context
 from flbench.core.file_memory import pieces
 from flbench.core.model_bank import all_finite
@@ -195,6 +196,8 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
                 state = replace(state, models=models.rows).remember(models.memory)
             losses += upload.loss.tolist()
         state = replace(state, seconds=timer.afterwards(state.seconds))
+    if ctx.round == 1:
+        _tell_of_idle_links(run)
     return replace(state, round=ctx.round), losses
 
 
@@ -211,6 +214,15 @@ def tell_of_idle_clients(run: Run, stage: Stage, upload: Upload) -> None:
     if text:
         named.add(stage.label)
         run.services.say(text)
+
+
+def _tell_of_idle_links(run: Run) -> None:
+    """Say in the first round that nothing went over the links of edge servers, if they are set."""
+    clock, sent = run.suite.clock, run.ledger.client_bits
+    given = [] if clock is None else [name for name in LINKS if getattr(clock, name) is not None]
+    if given and not bool((sent["client-edge"] + sent["edge-cloud"]).any()):
+        links = " and ".join(f"'clock.{name}'" for name in given)
+        run.services.warn(f"round 1: {links} without effect: no client has an edge server")
 
 
 def logged_by_clients(

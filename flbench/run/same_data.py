@@ -1,4 +1,4 @@
-"""Same data: whether results of a row were computed on what lies under the data set's name now."""
+"""Same data: whether the result in the place of a run is its own, and of the data there now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
 from flbench.federation.federation import data_hash
 from flbench.federation.loading import load_dataset
-from flbench.results.files import read_result
+from flbench.results.files import read_result, refuse_misplaced
 from flbench.results.schema import Result
 from flbench.run.spec import RunSpec
 
@@ -28,12 +28,12 @@ def data_digest(
         return None
 
 
-def refuse_other_data(
+def refuse_other_result(
     spec: RunSpec, result: Result, digest: Callable[[str, Path], str | None] = data_digest
 ) -> None:
-    """Refuse the complete result of a run if its data set has other samples now.
+    """Refuse what lies in the place of a run's result if it is of another run, or of other data.
 
-    Where the files are not there, nobody can tell, and the result stands.
+    Where the files of the data set are not there, nobody can tell, and the result stands.
 
     Args:
         digest: of a data set by its name and the folder that holds it.
@@ -41,6 +41,7 @@ def refuse_other_data(
     Raises:
         UserError: they differ, or cannot be read.
     """
+    refuse_misplaced(spec.path, result)
     name = spec.suite.dataset
     now = digest(name, spec.data_root)
     if now not in (None, result.fingerprint.data):
@@ -52,7 +53,7 @@ def refuse_other_data(
 
 
 def refuse_other_seeds(spec: RunSpec, digest: str) -> None:
-    """Refuse to compute a seed beside complete seeds of other data: they would be one row.
+    """Refuse to compute a seed beside complete seeds of other data or target: of one row.
 
     Where they are computed again, nothing is refused; the leaderboard refuses what is left.
 
@@ -60,16 +61,22 @@ def refuse_other_seeds(spec: RunSpec, digest: str) -> None:
         digest: of the data of this run.
 
     Raises:
-        UserError: the result of another seed is of other data.
+        UserError: the result of another seed is of other data, or has another target.
     """
     if spec.force:
         return
     for path in sorted(spec.path.parent.glob("seed-*.json")):
         try:
-            found = read_result(path).fingerprint.data
+            other = read_result(path)
         except UserError:  # what is wrong with another seed is its own matter
             continue
-        if found != digest:
+        if (target := other.summary.get("target")) != spec.suite.target:
+            raise UserError(
+                f"{path} is a seed of this row with target={target}, this run has"
+                f" target={spec.suite.target}: compute it again with --force, or keep both with"
+                " another --out"
+            )
+        if (found := other.fingerprint.data) != digest:
             raise UserError(
                 f"{path} is a seed of this row and of other data than '{spec.suite.dataset}' has"
                 f" now (digest {found}, now {digest}): compute it again with --force, or keep both"

@@ -76,12 +76,14 @@ class RunSpec:
         return checkpoint_path(self.path)
 
     def lacking(self, result: Result) -> list[str]:
-        """The metrics and files that are asked for, and that a complete result does not have."""
+        """The metrics, files and target asked for, and that a complete result does not have."""
         asked = [metric.label for metric in self.suite.metrics]
         lacking = [label for label in asked if label not in (result.client_metrics or {})]
         lacking += [f"saved {kind}" for kind in self.keep.saved if kind not in (result.saved or {})]
         if self.keep.checkpoint and not last_checkpoint_path(self.path).is_file():
             lacking.append("a checkpoint")
+        if self.suite.target != result.summary.get("target"):
+            lacking.append(f"target={self.suite.target}")
         return lacking
 
     def of_rounds(self, rounds: int) -> RunSpec:

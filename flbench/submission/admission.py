@@ -18,13 +18,14 @@ from flbench.errors import UserError
 from flbench.leaderboard.grouping import refuse_mixed
 from flbench.leaderboard.suite_info import suite_of
 from flbench.plugin.registry import entries
-from flbench.results.audits import LOG, content_digest, read_audits
+from flbench.results.audits import LOG, Audit, content_digest, read_audits, rounds_of
 from flbench.results.difference import different_parts
 from flbench.results.files import read_result, real_path, result_files, slug
 from flbench.results.schema import Result
 from flbench.run.core_digest import UNKNOWN
 from flbench.submission.consistency import departures, faults, job_of, younger
 from flbench.submission.identity import imitations, unreadable
+from flbench.submission.verification import COMPUTED_BY
 from flbench.suite import Suite
 from flbench.sweeps.tuning import FIRST_SEED
 
@@ -38,6 +39,9 @@ FOLDER = re.compile(r"\w[\w.,+-]*", re.ASCII)
 """Names of suites and methods, which are names of folders."""
 ENVIRONMENT_OF_A_ROW = ("torch", "lightning", "numpy", "device", "compile")
 """Parts of the environment that all seeds of a row share, beside the core (`other_core`)."""
+
+NAMED_SINCE, NAMED_LATER = "0.3.0", ("core", "processor")
+"""A release, and what of an environment older ones do not name."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,29 @@ class Folder:
         return found
 
     @cached_property
+    def audits(self) -> list[Audit]:
+        """The audits of the log beside the folder that say what one of its runs is worth."""
+        rounds = rounds_of(file.result for file in self.files.values())
+        found = read_audits(self.root.parent / LOG)
+        return [one for one in found if one.settles(rounds.get(one.run))]
+
+    @cached_property
     def replays(self) -> dict[str, dict[str, bool]]:
         """Digest of content (`content_digest`) -> core -> whether a whole replay by it agreed.
 
         One that agrees is enough: on another processor rounding may grow.
         """
         found: dict[str, dict[str, bool]] = {}
-        for one in read_audits(self.root.parent / LOG):
-            if one.core and (one.whole or not one.agrees):
+        for one in self.audits:
+            if one.core:
                 of_file = found.setdefault(one.digest, {})
                 of_file[one.core] = of_file.get(one.core, False) or one.agrees
         return found
+
+    @cached_property
+    def replayed(self) -> set[str]:
+        """Digests of contents of which all rounds were played again, and agreed."""
+        return {one.digest for one in self.audits if one.agrees}
 
     @cached_property
     def mixed(self) -> set[str]:
@@ -305,6 +321,7 @@ def _place(file: SubmittedFile, folder: Folder) -> Iterator[str]:
     if not real_path(place).is_relative_to(root):
         yield f"its place {name} is behind a link that leads out of {folder.root}"
     elif not file.arriving:
+        yield from _called(file, folder)
         return
     elif real_path(file.path).is_relative_to(root):
         yield f"its content belongs to {name}"
@@ -317,9 +334,30 @@ def _place(file: SubmittedFile, folder: Folder) -> Iterator[str]:
         yield f"'status': self-reported expected of what arrives, got {file.result.status}"
     if not file.result.is_digested:
         yield "it has no digest, as an older flbench wrote it: run it again (--force)"
+    if lacking := list(_not_said(file.result)):
+        yield f"'environment': {', '.join(lacking)} required of what arrives, as runs write them"
     for field in younger(file.result):
         yield f"'{field}': field required of what arrives: run it again (--force)"
     yield from imitations(file.result)
+
+
+def _not_said(result: Result) -> Iterator[str]:
+    """What computed a result and is not in its environment, though its version writes it."""
+    version = result.environment.get("flbench", "")
+    is_older = _released(version) and Version(version) < Version(NAMED_SINCE)
+    for name in COMPUTED_BY:
+        if name not in result.environment and not (is_older and name in NAMED_LATER):
+            yield name
+
+
+def _called(file: SubmittedFile, folder: Folder) -> Iterator[str]:
+    """That a file of the folder is called reproduced, and the log beside it does not say why."""
+    called = file.result.status == "reproduced" and (folder.root.parent / LOG).is_file()
+    if called and content_digest(file.result) not in folder.replayed:
+        yield (
+            f"'status': self-reported expected, as no audit in {folder.root.parent / LOG} says that"
+            " all of this content agreed: flbench verify FILE --log writes one"
+        )
 
 
 def _existing_file(file: SubmittedFile, other: Path) -> Iterator[str]:

@@ -188,6 +188,7 @@ class Checked:
         how: how it differs, or why it could not be run.
         seconds: of the run; None = it was not run now.
         digest: of the content that was played; "" where it could not be run.
+        first: how many rounds were played, if not all; 0 = all, or none.
     """
 
     path: Path
@@ -195,6 +196,13 @@ class Checked:
     how: str
     seconds: float | None
     digest: str = ""
+    first: int = 0
+
+    @classmethod
+    def of(cls, path: Path, audit: Audit, seconds: float | None) -> Checked:
+        """What an audit says of a file."""
+        first = 0 if audit.whole else audit.rounds
+        return cls(path, audit.outcome, audit.how, seconds, audit.digest, first)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,6 +30,15 @@ NEEDED = ("selection_error", "selection_false_positives", "selection_false_negat
 """Numbers of every summary that follow from no array."""
 OF_CLASSES = ("ece", "kld")
 """Those that a summary has beside them where samples have classes."""
+SHARE, AMOUNT = (0.0, 1.0), (0.0, inf)
+BOUNDS = {
+    "accuracy": SHARE, "map": SHARE, "micro-f1": SHARE, "ari": (-1.0, 1.0), "r2": (-inf, 1.0),
+    "rmse": AMOUNT, "groups": AMOUNT, "bytes": AMOUNT, "slowest": AMOUNT, "selection": AMOUNT,
+    EPOCHS: AMOUNT, TIME: AMOUNT,
+}  # fmt: skip
+"""The least and the greatest number of curves, by their names or how these begin before a `_`."""
+CUMULATIVE = ("bytes", EPOCHS, TIME)
+"""Those that never fall."""
 ROUNDED = 1.5e-6
 """Entries of curves that differ by less may be rounded from equal numbers."""
 
@@ -140,6 +150,9 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
             yield f"'curves.{name}': {suite.rounds} rounds expected, got {len(curve)}"
         elif name in needed and curve[-1] is None:
             yield f"'curves.{name}': a number expected in the last round"
+        else:
+            yield from _curve(name, curve)
+    yield from _evaluated(result, suite)
     clients = len(result.clients.test)
     if clients != suite.training_clients:
         yield f"'clients': {suite.training_clients} expected in training, got {clients}"
@@ -148,6 +161,33 @@ def _shape(result: Result, suite: Suite) -> Iterator[str]:
         yield "'clients.test': at least one test sample of each client expected"
     if not result.membership:
         yield "'membership': the groups of at least one round expected"
+
+
+def _curve(name: str, curve: Sequence[float | None]) -> Iterator[str]:
+    """The first number of a curve that there cannot be, if there is one."""
+    for begins, (low, high) in BOUNDS.items():
+        if name != begins and not name.startswith(f"{begins}_"):
+            continue
+        last = low
+        for at, value in enumerate(curve):
+            if value is None:
+                continue
+            if not last <= value <= high:
+                what = f"{last:g} or more" if high == inf else f"{last:g} to {high:g}"
+                yield f"'curves.{name}.{at}': {what} expected, got {_shown(value)}"
+                return
+            last = value if begins in CUMULATIVE else low
+
+
+def _evaluated(result: Result, suite: Suite) -> Iterator[str]:
+    """The first round whose headline is missing, or is there though it was not to be measured."""
+    name = result.headline.headline
+    for round_, value in enumerate(result.curves.get(name, ()), start=1):
+        due = round_ % suite.eval_every == 0 or round_ == suite.rounds
+        if due != (value is not None):
+            what = "a number" if due else "null"
+            yield f"'curves.{name}.{round_ - 1}': {what} expected, eval_every={suite.eval_every}"
+            return
 
 
 def _may_lack(result: Result, field: str) -> bool:

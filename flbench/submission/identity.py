@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 
 from flbench.leaderboard.audited import installed_source
-from flbench.plugin.registry import entries, one_of
+from flbench.plugin.registry import Entry, entries, one_of
+from flbench.plugin.source_inspection import class_flag
 from flbench.results.schema import Plugin, Result
+from flbench.run.composition import FLAGS
 
 PROSE = ("suite.paper", "warnings", "notes.value")
 """Fields that hold text for a person; every other key and text of a file is an identifier."""
@@ -69,7 +71,7 @@ def imitations(result: Result) -> Iterator[str]:
             for one in like
         )
     for plugin in result.plugins:
-        yield from _unlike(plugin)
+        yield from _unlike(plugin, result.method.params)
 
 
 def _names(result: Result) -> Iterator[tuple[str, str]]:
@@ -93,7 +95,7 @@ def _installed(package: str) -> tuple[str, str]:
         return package, ""
 
 
-def _unlike(plugin: Plugin) -> Iterator[str]:
+def _unlike(plugin: Plugin, params: Mapping[str, object]) -> Iterator[str]:
     """How a plugin of a file is not the one that is installed under its name or its package's."""
     entry = entries("methods").get(plugin.name)
     name, version = _installed(plugin.distribution)
@@ -113,3 +115,15 @@ def _unlike(plugin: Plugin) -> Iterator[str]:
             f"{plugin.name} of {name} {plugin.version} has the source {here}, as installed here,"
             f" got '{plugin.source}': run it with the code of a release"
         )
+    else:
+        yield from _declared(plugin, entry, params)
+
+
+def _declared(plugin: Plugin, entry: Entry, params: Mapping[str, object]) -> Iterator[str]:
+    """What a plugin of a file says of itself other than the installed one, or its parameters."""
+    for flag in FLAGS:
+        own = params.get(flag, params.get(f"{plugin.name}.{flag}"))
+        said = class_flag(entry.module(), entry.target(), flag) if own is None else bool(own)
+        if said is not None and said != getattr(plugin, flag):
+            text = f"{flag} = {said}, got {getattr(plugin, flag)}"
+            yield f"'method.plugins.{flag}': {plugin.name} has {text}: submit what the run wrote"

@@ -70,7 +70,7 @@ def verify_many(
         executor: by which clients are trained, in place of the files'.
         opened: what a person lets the files open, see `trust.refuse_outside`.
     """
-    there = {log: read_audits(log) for log in logs} if audits else {}
+    there = {log: read_audits(log) for log in logs}  # also that each of them is a log
 
     def asked() -> Iterator[AuditTask | Checked]:
         for path in paths:
@@ -90,7 +90,7 @@ def verify_many(
                 for log in logs:
                     if earlier not in there[log]:
                         append_audit(log, earlier)
-                yield Checked(path, earlier.outcome, earlier.how, None, earlier.digest)
+                yield Checked.of(path, earlier, None)
 
     most = at_once(len(paths)) if workers is None else min(workers, len(paths))
     if most > 1:
@@ -101,7 +101,7 @@ def verify_many(
         if isinstance(answer, Audit):
             for log in logs:
                 append_audit(log, answer)
-            answer = Checked(path, answer.outcome, answer.how, answer.seconds, answer.digest)
+            answer = Checked.of(path, answer, answer.seconds)
         yield answer
 
 

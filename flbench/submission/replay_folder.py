@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from flbench.errors import Diverged, UserError
+from flbench.errors import Diverged, InProgress, UserError
 from flbench.results.audits import Audit, content_digest, read_audits
 from flbench.results.files import user_path
 from flbench.results.schema import Result
@@ -78,7 +78,8 @@ def rounds_kept(spec: RunSpec, result: Result, rounds: int) -> Iterator[RunSpec]
             kept = replace(spec, out=folder, resume=environment_of(spec)["core"] != UNKNOWN)
             stack.enter_context(held(kept.path))
         except UserError as error:
-            why = str(error).partition(";")[0]
+            is_played = isinstance(error, InProgress)
+            why = "another process plays the same" if is_played else str(error).partition(";")[0]
             spec.say(f"{spec.title}: were it stopped, it would begin anew: {why}")
             made = tempfile.TemporaryDirectory(prefix="flbench-verify-")
             yield replace(spec, out=Path(stack.enter_context(made)))

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flbench.results.schema import Plugin, Result
     from flbench.run.spec import RunSpec
 
-TOLERANCE = 0.01
-"""How far two runs of one thing may part on two machines: see docs/submitting.md."""
 SEQUENTIAL, LANES = "sequential", "vectorised"
 
 COMPUTED_BY = (

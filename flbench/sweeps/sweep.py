@@ -57,14 +57,14 @@ def _recalled(spec: RunSpec, digest: Callable[[str, Path], str | None]) -> Outco
     """What became of one cell."""
     from flbench.results.files import read_result, skip_path
     from flbench.run.runner import has_result
-    from flbench.run.same_data import refuse_other_data
+    from flbench.run.same_data import refuse_other_result
 
     if spec.force:
         return None
     if has_result(spec):
         try:
             result = read_result(spec.path)
-            refuse_other_data(spec, result, digest)
+            refuse_other_result(spec, result, digest)
             return Outcome(COMPLETE, path=spec.path, result=result)
         except UserError as error:
             return Outcome(FAILED, str(error), error.exit_code)

@@ -754,6 +754,18 @@ def test_edges_have_links_of_their_own(play_toy: Play) -> None:
     assert list(_numbers(result)) == []
 
 
+def test_links_of_edge_servers_that_nobody_uses_are_said_once(play_toy: Play) -> None:
+    said = "round 1: 'clock.client_edge' and 'clock.edge_cloud' without effect"
+    plain = play_toy("fedavg", clock=NEAR, rounds=2).result
+    assert [one for one in plain.warnings if said in one] == [
+        f"{said}: no client has an edge server"
+    ]
+    near, _ = watched(play_toy, ("hierarchy", Hierarchy()), clock=NEAR, rounds=1)
+    quick = play_toy("fedavg", clock=SPEEDS, rounds=1).result
+    others = (*near.result.warnings, *quick.warnings)
+    assert not [one for one in others if "without effect" in one]
+
+
 def test_how_long_clients_of_edges_take_is_known_in_advance(play_toy: Play) -> None:
     seen: list[list[float]] = []
 

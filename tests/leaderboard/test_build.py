@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -248,8 +249,23 @@ def test_check_names_what_is_missing_differs_or_is_left_over(typed: Typed) -> No
     assert typed()[0] == 0
     assert typed("--check") == (0, ""), "left-overs are gone"
     assert not (board / "three.md").exists()
+    (board / "three.md").write_text((board / "two.md").read_text())
+    assert typed() == (0, mentioning("removed 1 of tables that are no more: three.md", "0 of 7"))
     assert (board / "notes.md").read_text() == "mine"
     assert (board / "figures/mine.svg").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_without_results_does_not_empty_the_board(typed: Typed) -> None:
+    typed()
+    board = typed.folder / "board"
+    before = sorted(path.name for path in board.iterdir())
+    shutil.rmtree(typed.folder / "results")
+    (typed.folder / "results").mkdir()
+    code, said = typed()
+    assert code == 1
+    assert mentions(said, "has no result files", "--results")
+    assert sorted(path.name for path in board.iterdir()) == before
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from mentions import mention, mentions
 
 from flbench.errors import UserError
 from flbench.leaderboard.build import board
-from flbench.leaderboard.grouping import mean_std, rows_of, signed
+from flbench.leaderboard.grouping import mean_std, refuse_mixed, rows_of, signed
 from flbench.leaderboard.markdown import anchor, columns, escaped
 from flbench.leaderboard.pages import index, overview, page_of, suite_page
 from flbench.leaderboard.row_details import details
@@ -294,6 +294,14 @@ def test_rows_of_other_data_never_share_a_table(tmp_path: Path) -> None:
         page(tmp_path)
 
 
+def test_one_target_holds_for_a_table() -> None:
+    """What it takes to get there is compared."""
+    other = made(method="b")
+    other = other.model_copy(update={"summary": {**other.summary, "target": 0.1}})
+    with pytest.raises(UserError, match=r"a and b differ in 'summary\.target'"):
+        refuse_mixed([(Path("b"), made(method="a")), (Path("a"), other)])
+
+
 def test_seeds_of_other_data_never_share_a_row(tmp_path: Path) -> None:
     """Seeds have partitions of their own, and no data of their own."""
     one, other = made(0.5, seed=0), made(0.6, seed=1)
@@ -344,6 +352,13 @@ def test_a_suite_of_which_there_are_only_skips_has_its_section(tmp_path: Path) -
     assert part.startswith("toy on toy [5u1te000]\n\n4 clients, 50 % of them in each round")
     assert mentions(part, "x", "no water ## here")
     assert "|" not in part
+
+
+def test_a_method_with_a_row_is_not_said_to_be_undefined(tmp_path: Path) -> None:
+    write(tmp_path, skip("x", "x: no water"), skip("fedavg", "fedavg: it diverges"), made())
+    text = page(tmp_path)
+    assert "no water" in text
+    assert "it diverges" not in text
 
 
 def test_a_table_with_clients_that_join_late_is_the_last_and_says_so(tmp_path: Path) -> None:

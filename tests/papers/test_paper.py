@@ -472,14 +472,15 @@ def test_results_of_other_versions_are_compared_where_this_one_has_none(
 ) -> None:
     typed("reproduce", card, "--table", "1")
     for path in Path("flbench-results").rglob("seed-*.json"):
-        older = path.parent.with_name("older") / path.name
+        older = path.parent.with_name("01d00000") / path.name
         older.parent.mkdir(exist_ok=True)
         result = read_result(path)
         method = result.method.model_dump()
         method["plugins"][0]["version"] = "0.0.1"
         if result.method.name == "local-only":
             method["params"] = {"schedule": "participation"}  # another setting than the card's
-        changed = {"method": result.method.__class__.model_validate(method)}
+        marks = result.fingerprint.model_copy(update={"config": "01d00000"})
+        changed = {"method": type(result.method).model_validate(method), "fingerprint": marks}
         save_result(older, result.model_copy(update=changed))
         path.unlink()
     _, said, _ = typed("reproduce", card, "--table", "1", "--no-run")
@@ -487,7 +488,7 @@ def test_results_of_other_versions_are_compared_where_this_one_has_none(
     assert "agrees" in rows["fedavg"]
     assert "no result yet" in rows["local-only"]
     _, _, told = typed("reproduce", card, "--table", "1", "--method", "fedavg")
-    assert mentions(told, "2 of them", "another version", "older/seed-0.json")
+    assert mentions(told, "2 of them", "another version", "01d00000/seed-0.json")
     _, _, told = typed("reproduce", card, "--table", "1", "--method", "fedavg")
     assert "another version" not in told
 

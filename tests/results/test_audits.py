@@ -16,6 +16,7 @@ from flbench.results.audits import (
     append_audit,
     content_digest,
     latest,
+    latest_part,
     read_audits,
     run_key,
 )
@@ -44,7 +45,7 @@ def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
     assert log.read_bytes().startswith(before), "nothing that is there changes"
 
 
-@pytest.mark.parametrize("cut", [1, 20, 200])
+@pytest.mark.parametrize("cut", [2, 20, 200])
 def test_a_line_that_was_cut_off_is_not_there_and_the_next_is_whole(
     cut: int, tmp_path: Path
 ) -> None:
@@ -57,6 +58,28 @@ def test_a_line_that_was_cut_off_is_not_there_and_the_next_is_whole(
     assert read_audits(log) == [audit(), audit(run="c-2")]
 
 
+def test_a_last_line_without_its_end_counts_if_it_is_whole(tmp_path: Path) -> None:
+    """As an editor, or a merge by hand, leaves it."""
+    log = tmp_path / "audits.jsonl"
+    append_audit(log, audit())
+    log.write_bytes(log.read_bytes()[:-1])
+    assert read_audits(log) == [audit()]
+    append_audit(log, audit(run="c-2"))
+    assert read_audits(log) == [audit(), audit(run="c-2")]
+
+
+@pytest.mark.parametrize("text", ["my notes", "a\nb", '{"status": "reproduced"}', "{\n}\n"])
+def test_what_is_no_log_is_left_as_it_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"no audit|a log of audits"):
+        read_audits(path)
+    assert path.read_text() == text
+    if not text.startswith("{"):
+        with pytest.raises(UserError, match="expected a log of audits, got other text"):
+            append_audit(path, audit())
+
+
 def test_what_is_no_audit_is_one_line(tmp_path: Path) -> None:
     log = tmp_path / "audits.jsonl"
     append_audit(log, audit())
@@ -67,6 +90,9 @@ def test_what_is_no_audit_is_one_line(tmp_path: Path) -> None:
         (json.dumps({**line, "outcome": "fine"}), "'outcome'"),
         (json.dumps({**line, "date": "today"}), "'date'"),
         (json.dumps({**line, "date": "2026-02-30"}), "'date'"),
+        (json.dumps({**line, "date": "2999-01-01"}), "'date'"),
+        (json.dumps({**line, "rounds": 0}), "no round was played"),
+        (json.dumps({**line, "how": "nothing was played"}), "nothing was played: 'differs'"),
     ):
         log.write_text(f"{json.dumps(line)}\n{bad}\n")
         with pytest.raises(UserError, match="line 2: no audit: ") as error:
@@ -88,11 +114,22 @@ def test_the_last_whole_audit_counts_and_a_difference_always_does() -> None:
     key = ("c-0", "0" * 64)
     first, last = audit(date="2026-01-01"), audit(date="2026-01-03")
     part = audit(whole=False, rounds=1)
-    assert latest([first, last, part]) == {key: last}
+    rounds = {"c-0": first.rounds}
+    assert latest([first, last, part], rounds) == {key: last}
     wrong = audit(whole=False, rounds=0, outcome="differs")
-    assert latest([last, wrong]) == {key: wrong}
-    assert latest([wrong, last]) == {key: last}
-    assert latest([part]) == {}
+    assert latest([last, wrong], rounds) == {key: wrong}
+    assert latest([wrong, last], rounds) == {key: last}
+    assert latest([part], rounds) == {}
+
+
+def test_an_agreement_of_less_than_the_run_or_by_a_wider_tolerance_does_not_count() -> None:
+    one, rounds = audit(date="2026-01-01"), {"c-0": audit().rounds}
+    assert latest([one], {"c-0": one.rounds + 1}) == latest([one], {}) == {}
+    wide = audit(tolerance=1.0)
+    assert latest([wide], rounds) == {}
+    assert latest_part([audit(tolerance=1.0, whole=False)]) == {}
+    wrong = audit(tolerance=1.0, outcome="differs")
+    assert list(latest([one, wrong], rounds).values()) == [wrong]
 
 
 ROOT = Path(__file__).parents[2]

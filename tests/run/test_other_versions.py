@@ -28,7 +28,8 @@ def put(spec: RunSpec, result: Result, folder: str, version: str) -> Path:
     """The result beside those of the run, as another version would have written it."""
     method = result.method.model_dump()
     method["plugins"][0]["version"] = version
-    changed = {"method": type(result.method).model_validate(method)}
+    marks = result.fingerprint.model_copy(update={"config": folder})
+    changed = {"method": type(result.method).model_validate(method), "fingerprint": marks}
     path = spec.path.parent.with_name(folder) / spec.path.name
     path.parent.mkdir()
     save_result(path, result.model_copy(update=changed))

@@ -250,7 +250,7 @@ def into(field: str, value: object) -> Edit:
         *way, last = field.split(".")
         for part in way:
             table = table[int(part)] if isinstance(table, list) else table[part]
-        table[last] = value
+        table[int(last) if isinstance(table, list) else last] = value
 
     return edit
 
@@ -277,6 +277,15 @@ ODD: list[tuple[Edit, str]] = [
     (into("curves.accuracy", [0.1, 0.2, 0.9]), "'summary.accuracy_last': 0.9 expected"),
     (into("curves.accuracy", [0.1, 0.2, None]), "'curves.accuracy': a number expected in the last"),
     (into("curves.bytes_up", [1, 2, 3]), "'bytes.up': 3 expected, the last of 'curves.bytes_up'"),
+    (into("curves.accuracy", [0.1, None, 0.2]), "'curves.accuracy.1': a number expected, eval"),
+    (into("suite.eval_every", 2), "'curves.accuracy.0': null expected, eval_every=2"),
+    (into("curves.accuracy_x", [1.5, 0, 0]), "'curves.accuracy_x.0': 0 to 1 expected, got 1.5"),
+    (into("curves.ari", [0, 0, 5]), "'curves.ari.2': -1 to 1 expected, got 5"),
+    (into("curves.bytes_up.0", -8), "'curves.bytes_up.0': 0 or more expected, got -8"),
+    (into("curves.bytes_up.0", 10**9), "'curves.bytes_up.1': 1e+09 or more expected, got "),
+    (into("curves.trained_epochs", [2, 1, 3]), "'curves.trained_epochs.1': 2 or more expected"),
+    (into("method.plugins.0.uses_true_groups", True), "'method.plugins.uses_true_groups': fedavg"),
+    (into("method.plugins.0.baseline", False), "'method.plugins.baseline': fedavg has baseline ="),
     (into("clients.bytes", [0] * 6), "'clients.bytes': "),
     (into("membership", []), "'membership': the groups of at least one round expected"),
     (into("status", "reproduced"), "'status': self-reported expected of what arrives"),
@@ -522,6 +531,11 @@ def test_of_two_that_come_for_one_place_neither_hides_the_other(
 def test_reproduced_may_lie_there_but_not_arrive(runs: dict[str, Result], board: Path) -> None:
     path = kept(runs["zero"].model_copy(update={"status": "reproduced"}), board)
     assert asked(path, board, new_table=False) == []
+    append_audit(board.parent / LOG, audit(path, NEW, "agrees", False))
+    (found,) = asked(path, board, new_table=False)
+    assert mentions(found, "'status': self-reported expected", LOG), "a part is not all of it"
+    append_audit(board.parent / LOG, audit(path, NEW, "agrees", True))
+    assert asked(path, board, new_table=False) == []
 
 
 # --- rows and tables ----------------------------------------------------------------------------
@@ -548,9 +562,13 @@ def test_seeds_of_a_row_share_an_environment(
     (found,) = asked(one, board)
     assert found.startswith("'environment.torch': ")
     assert mentions(found, "seed 0", "got 1.0")
-    del moved["torch"]
+    del moved["torch"], moved["core"]
     one = kept(runs["one"].model_copy(update={"environment": moved}), tmp_path / "out")
-    assert asked(one, board) == [], "older files say less"
+    found = asked(one, board)
+    assert found[-1] == "'environment': core, torch required of what arrives, as runs write them"
+    nothing = runs["zero"].model_copy(update={"environment": {}})
+    (found,) = asked(kept(nothing, tmp_path / "none"), tmp_path / "empty")
+    assert mentions(found, "'environment': flbench, core, torch", "precision required")
 
 
 OLD, NEW, OTHER = "0" * 12, "1" * 12, "2" * 12
@@ -631,22 +649,22 @@ def test_older_files_of_a_row_share_their_version(
     one = computed_by(runs["one"], "")
     one = one.model_copy(update={"environment": {**one.environment, "flbench": "0.1.0"}})
     (found,) = asked(kept(one, tmp_path / "out"), board)
-    assert mentions(
-        found, "environment.flbench", f"{flbench.__version__} expected", "seed 0", "got 0.1.0"
-    )
+    assert mentions(found, "environment.flbench", "0.2.0 expected", "seed 0", "got 0.1.0")
 
 
 def computed_by(result: Result, core: str) -> Result:
+    """The result of a core; "" = of an older version, which does not name it."""
     environment = {name: one for name, one in result.environment.items() if name != "core"}
-    more = {"core": core} if core else {}
+    more = {"core": core} if core else {"flbench": "0.2.0"}
     return result.model_copy(update={"environment": {**environment, **more}})
 
 
 def audit(path: Path, core: str, outcome: Any, whole: bool) -> Audit:
     result = read_result(path)
     return Audit(
-        file="f", run=run_key(result), digest=content_digest(result), outcome=outcome, rounds=1,
-        whole=whole, tolerance=0.01, seconds=1.0, date="2026-11-28", flbench="0.2.0", torch="2",
+        file="f", run=run_key(result), digest=content_digest(result), outcome=outcome,
+        rounds=result.suite["rounds"] if whole else 1, whole=whole, tolerance=0.01, seconds=1.0,
+        date="2026-11-28", flbench="0.2.0", torch="2",
         sources={}, core=core,
     )  # fmt: skip
 

@@ -330,6 +330,41 @@ def test_a_file_has_a_line_in_the_log_wherever_it_lies(
     assert "(known from the log)" in typed("verify", str(there), files[1])[1]
 
 
+def test_a_file_in_another_s_place_is_told(
+    result: Result, replays: Replays, typed: Typed, tmp_path: Path
+) -> None:
+    own = Path(result.method.name, result.fingerprint.config, "seed-0.json")
+    text, places = result.canonical(), (own, own.with_name("seed-1.json"), Path("ditto/01234567"))
+    for place in (*places[:2], places[2] / "seed-0.json"):
+        write_atomically(tmp_path / "R" / place, text.encode())
+    _, out, _ = typed("verify", "R")
+    told = [line.partition(": ")[2] for line in out.splitlines()[:3]]
+    held = f": it holds another run than its place says: {own.as_posix()}"
+    assert [line.endswith(held) for line in told] == [True, False, True]
+    _, out, _ = typed("verify", f"R/{places[1].as_posix()}")
+    assert out.splitlines()[-1] == held.removeprefix(": ")
+
+
+def test_a_file_that_is_no_log_stays_as_it_is(
+    files: list[str], replays: Replays, typed: Typed, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    code, _, err = typed("verify", "R", "--log", "notes.txt")
+    assert (code, notes.read_text(), replays.played) == (1, "mine", [])
+    assert mentions(err, "notes.txt", "a log of audits")
+
+
+@pytest.mark.usefixtures("data")
+def test_a_folder_whose_data_are_elsewhere_is_one_line(
+    files: list[str], typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "at_hand", lambda found, root: [])
+    code, _, err = typed("verify", "R", "--sample", "1")
+    assert code == 1
+    assert mentions(err, "its 4 result files all lack", "--data-root")
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_a_folder_without_results_is_refused(
     more: bool, files: list[str], replays: Replays, typed: Typed
@@ -528,7 +563,7 @@ def test_what_is_left_out_is_counted(
 def test_a_line_of_the_log_names_the_code_of_networks_outside_the_core(result: Result) -> None:
     suite = {**result.suite, "model": {"name": "fedopt-cnn"}}
     verdict = FileVerdict(
-        Path("f"), result.model_copy(update={"suite": suite}), 0, None, (), "", 1.0
+        Path("f"), result.model_copy(update={"suite": suite}), 1, None, (), "", 1.0
     )
     line = audit_of(verdict, AuditTask(Path("f"), "f", 3, 0.01, Path()))
     assert line.sources["network fedopt-cnn"] == installed_source("network fedopt-cnn") != ""
@@ -561,6 +596,9 @@ def test_long_runs_can_be_audited_by_their_first_rounds(
 ) -> None:
     code, out, _ = typed("verify", "R", "--sample", "9", "--rounds", "1")
     assert code == 0
+    first, end = out.splitlines()[1], out.splitlines()[-2]
+    assert "seed-0.json: agrees in its first 1 rounds, to the last byte (" in first
+    assert end.startswith("4 agree, 4 of them to the last byte, 4 of them in their first rounds")
     assert mentions(out, "4 of 4 result", "3 s"), "a third of ten"
     assert {(one.rounds, one.whole) for one in read_audits(Path("audits.jsonl"))} == {(1, False)}
 

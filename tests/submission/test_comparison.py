@@ -17,12 +17,12 @@ from toy import player, toy_dataset
 
 from flbench.metrics import METRICS, curve_kind, metrics_of
 from flbench.results import schema
-from flbench.results.difference import relative_distance
+from flbench.results.difference import TOLERANCE, relative_distance
 from flbench.results.marks import EQUAL, KINDS, How
 from flbench.results.schema import YOUNGER, Change, Clients, Result
 from flbench.submission.comparison import COMPARERS, Deviation, Part, compare, mark_of
 from flbench.submission.consistency import ASKED_FOR, faults, recount
-from flbench.submission.verification import COMPUTED_BY, TOLERANCE, computed_otherwise
+from flbench.submission.verification import COMPUTED_BY, computed_otherwise
 
 NOT_COMPARED = {"digest", "schema_version", "status", "seconds", "energy", "environment"}
 """Keys of a file that differ between two runs, or say how it was kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ from toy import player
 
 import flbench
 from flbench.plugin.registry import KINDS, entries
+from flbench.plugin.source_inspection import class_flag
 from flbench.results.files import read_results, write_atomically
 from flbench.results.schema import SCHEMA, YOUNGER, Result
 from flbench.submission.admission import gathered, problems
@@ -188,3 +190,36 @@ def test_what_arrives_has_all_that_a_run_has_now(result: Result, tmp_path: Path)
     fields = sorted(YOUNGER[SCHEMA] - ASKED_FOR.keys())  # its suite has no plugins and no clock
     assert "reads" in fields
     assert asked(result, edit, tmp_path) == [f"'{field}': {told}" for field in fields]
+
+
+CLASSES = """
+from typing import Annotated, ClassVar
+from elsewhere import Unknown
+class Plain: pass
+class Says: flag = True
+class Typed: flag: ClassVar[bool] = True
+class Below(Says): pass
+class Over(Says): flag = False
+class Asked: flag: bool = True
+class Asks:
+    @property
+    def flag(self): return True
+class Beyond(Unknown): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Plain", False), ("Says", True), ("Typed", True), ("Below", True), ("Over", False),
+        ("Asked", None), ("Asks", None), ("Beyond", None), ("Nowhere", None),
+    ],
+)  # fmt: skip
+def test_what_a_class_says_is_read_without_an_import(
+    name: str, said: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "that_says.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert class_flag("that_says", name, "flag") is said
+    assert "that_says" not in sys.modules
+    assert class_flag("that_is_nowhere", name, "flag") is None

@@ -25,13 +25,14 @@ from flbench.engine.machine import instructions
 from flbench.engine.machine.portable import NAME, SETTINGS
 from flbench.engine.machine.processor import processor
 from flbench.results.audits import read_audits
+from flbench.results.difference import TOLERANCE
 from flbench.results.files import read_result, read_results, write_atomically
 from flbench.results.schema import Result
 from flbench.run.runner import play
 from flbench.run.setup import prepare
 from flbench.submission.comparison import compare
 from flbench.submission.consistency import job_of, recount
-from flbench.submission.verification import TOLERANCE, engine_of, limits_of
+from flbench.submission.verification import engine_of, limits_of
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS: list[dict[str, Any]] = [
@@ -197,7 +198,12 @@ def test_one_number_that_was_changed_is_found(
     assert mentions(line, "same bytes", "curves.train_loss")
     assert out.splitlines()[-1] == "it differs"
     assert Path(file).read_bytes() == before
-    assert typed("verify", file, "--rounds", "1")[0] == 0, "round 1 is as it was"
+    code, out, _ = typed("verify", file, "--rounds", "1")
+    assert code == 0, "round 1 is as it was"
+    end = (
+        "it agrees in its first 1 of 3 rounds, to the last byte; the end of the run was not judged"
+    )
+    assert out.splitlines()[-1] == end
     assert typed("verify", file, "--tolerance", "0.9")[0] == 1, "it is for other environments"
 
     def elsewhere(table: dict[str, Any]) -> None:
@@ -207,11 +213,14 @@ def test_one_number_that_was_changed_is_found(
     code, out, _ = typed("verify", kept(result, tmp_path, elsewhere))
     assert code == 1
     assert ", allowed are 0.01 (curves.train_loss)" in out
-    code, out, _ = typed("verify", file, "--tolerance", "0.9", "--write")
+    code, out, _ = typed("verify", file, "--tolerance", "0.9")
     assert code == 0
     assert "loss by round: within tolerance, 0." in out
     assert "it agrees" in out.splitlines()
-    assert read_result(Path(file)).status == "reproduced"
+    code, _, err = typed("verify", file, "--tolerance", "0.9", "--write")
+    assert code == 1
+    assert mentions(err, "tolerance of 0.01", "got 0.9")
+    assert read_result(Path(file)).status == "self-reported"
 
 
 @pytest.mark.slow

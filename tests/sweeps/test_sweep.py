@@ -176,6 +176,32 @@ def test_a_complete_result_of_other_data_is_refused(
 
 
 @pytest.mark.slow
+def test_a_result_in_another_s_place_is_refused(typed: Typed, tmp_path: Path) -> None:
+    assert typed("sweep", *GRID)[0] == 0
+    first, second, *_ = results(tmp_path)
+    second.write_bytes(first.read_bytes())
+    held = "/".join(first.parts[-3:])
+    code, _, err = typed("sweep", *GRID)
+    assert code == 1
+    assert mentions(err, second.name, f"holds another run, {held}: move it there", "--force")
+    assert second.read_bytes() == first.read_bytes(), "nothing is lost"
+    assert typed("sweep", *GRID, "--force")[0] == 0
+    assert typed("sweep", *GRID)[0] == 0
+
+
+@pytest.mark.slow
+def test_another_target_is_said_and_not_mixed(typed: Typed, tmp_path: Path) -> None:
+    words = ("sweep", *GRID)
+    assert typed(*words)[0] == 0
+    _, _, told = typed(*words, "--set", "target=0.05")
+    assert "complete cells are without target=0.05; --force computes them again" in told
+    results(tmp_path)[-1].unlink()
+    code, _, err = typed(*words, "--set", "target=0.05")
+    assert code == 1
+    assert mentions(err, "is a seed of this row with target=", "target=0.05", "--force")
+
+
+@pytest.mark.slow
 def test_each_data_set_is_looked_at_once(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
