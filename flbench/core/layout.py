@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from flbench.core.networks import find_networks, heads_of
+from flbench.errors import UserError
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Normalisation layers; `_NormBase` is the base of BatchNorm and InstanceNorm."""
@@ -90,12 +91,19 @@ class ParameterLayout:
             module: any module; a tensor that several submodules share has one position.
             head: name of the submodule that is the head; None = the last `nn.Linear`, of each of
                 several networks.
+
+        Raises:
+            UserError: no parameter takes a gradient.
         """
         several, which = find_networks(module)[1], None
         heads = heads_of(module) if head is None or several is not None else (head,)
         slots: list[Slot] = []
         offset = 0
         trainable = trained_parameters(module)
+        if not trainable:
+            raise UserError(
+                "no parameter of the network takes a gradient: there is nothing to train"
+            )
         named: Iterable[tuple[str, Tensor]] = [*trainable.items(), *module.named_buffers()]
         norms = {name for name, child in module.named_modules() if isinstance(child, NORMS)}
         for name, tensor in named:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError, text_of
-from flbench.federation.loading import entry_name, load_dataset, takes_argument
+from flbench.federation.loading import entry_name, load_dataset, of, takes_argument
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
 
@@ -100,46 +98,6 @@ def surveyed(name: str, root: Path) -> StatusRow:
         return StatusRow(name, "absent", about)
     state = "present" if found.whole else "part"
     return StatusRow(name, state, about, found.where, found.samples)
-
-
-def of(load: object, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
-    """The entry of one data set in a table of its loader's module, or None."""
-    table = getattr(sys.modules[load.__module__], constant, None)
-    return table.get(name) if isinstance(table, dict) else table
-
-
-def chain(name: str) -> list[str]:
-    """The installed data sets that load a data set of this name, that of the name first.
-
-    Example:
-        >>> chain("rotated:npz:mine.npz"), chain("digit-5[mnist,usps]"), chain("csv:digits")
-        (['rotated', 'npz'], ['digit-5'], ['csv'])
-    """
-    found = [entry_name(name)]
-    while _is_derived(found[-1]) and (name := name.partition(":")[2]):
-        found.append(entry_name(name))
-    return found
-
-
-def opens_argument(name: str) -> bool:
-    """Whether loading a data set opens what its name says, a path or a data set of the hub.
-
-    Example:
-        >>> opens_argument("npz:npz"), opens_argument("rotated:csv:a"), opens_argument("rotated:a")
-        (True, True, False)
-    """
-    while ":" in name:
-        if not _is_derived(entry_name(name)):
-            return True
-        name = name.partition(":")[2]
-    return False
-
-
-def _is_derived(name: str) -> bool:
-    """Whether the argument of an installed data set is the name of another one."""
-    known = entries("datasets").get(name)
-    about = None if known is None else of(load_entry(known), "ABOUT", name)
-    return about is not None and about.derived
 
 
 def whole(about: DatasetInfo, root: Path) -> Found | None:

@@ -242,7 +242,7 @@ class ClientMetrics:
         rows, y = self._as_metrics_take(logits, y)
         for label, metric in zip(self.metrics, instances, strict=True):
             with self.acting(label):
-                metric.update(rows, y)
+                metric.update(rows.clone(), y.clone())  # it may write to them
 
     def _as_metrics_take(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self.task == "classes":

@@ -85,15 +85,20 @@ class CommunicationLedger:
         """Count scalars that clients send or receive; the arguments are those of `Context.send`.
 
         Raises:
-            UserError: an unknown direction or client, or not one number >= 0 per client.
+            UserError: an unknown direction or client, not one whole number >= 0 per client, or an
+                item or bits that cannot be.
         """
         refuse_unknown(direction)
+        if not isinstance(item, str) or not item.isprintable() or not item:
+            raise UserError(f"item: expected a name in one line, got {item!r:.60}")
+        if isinstance(bits, bool) or not isinstance(bits, int) or bits < 0:
+            raise UserError(f"bits: expected a whole number >= 0 of each scalar, got {bits!r}")
         if isinstance(scalars, int):
             scalars = torch.full(clients.shape, scalars)
-        if scalars.shape != clients.shape or bool((scalars < 0).any()):
-            raise UserError(
-                f"scalars: expected {len(clients)} numbers >= 0, one per client, got {scalars}"
-            )
+        whole = isinstance(scalars, Tensor) and bool((scalars == scalars.long()).all())
+        if not whole or scalars.shape != clients.shape or bool((scalars < 0).any()):
+            expected = f"{len(clients)} whole numbers >= 0, one per client"
+            raise UserError(f"scalars: expected {expected}, got {scalars}")
         if not all(0 <= one < self.clients for one in clients.tolist()):
             who = "edges" if direction == "edge-cloud" else "clients"
             expected = f"numbers of {who} in 0..{self.clients - 1}"

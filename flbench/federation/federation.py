@@ -21,6 +21,7 @@ from flbench.core.seeding import rng
 from flbench.core.targets import task_of
 from flbench.errors import UserError
 from flbench.federation.feature_scale import SCALARS, scalars, scaled
+from flbench.federation.loading import opens_argument
 from flbench.federation.remembered import Remembered
 from flbench.federation.row_lists import RowLists
 from flbench.federation.target_scale import TargetScale, prepared
@@ -401,10 +402,24 @@ def label_counts(samples: Samples, classes: int) -> Tensor:
     return counts.view(-1, classes).int()
 
 
-def data_hash(dataset: Dataset) -> str:
-    """The digest of a data set that results have: `fingerprint.data`."""
+def data_hash(dataset: Dataset, *, samples_alone: bool = False) -> str:
+    """The digest of a data set that results have: `fingerprint.data`.
+
+    It is of samples and targets; where a person's own files are read also of whose they are, in
+    which part, and how they are prepared, as files are edited.
+
+    Args:
+        samples_alone: never of more, as in results from before 0.3.0.
+    """
     digest = hashlib.sha256(dataset.y.contiguous().numpy().data)
     digest.update(dataset.x.contiguous().numpy().data)
+    if not samples_alone and opens_argument(dataset.name):
+        for name in ("domains", "test", "domain_groups"):
+            table = getattr(dataset, name)
+            digest.update(name.encode())
+            digest.update(b"" if table is None else table.contiguous().numpy().data)
+        prepared_by = (dataset.gap, dataset.keeps_test, dataset.scaled, dataset.filled)
+        digest.update(repr(prepared_by).encode())
     return digest.hexdigest()[:16]
 
 

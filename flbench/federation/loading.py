@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +79,46 @@ def entry_name(name: str) -> str:
                 f" or text:{name} (flbench data lists all)"
             )
     return entry.partition("[")[0] if entry.endswith("]") else entry
+
+
+def of(load: object, constant: str, name: str) -> Any:  # noqa: ANN401 - as the constant is
+    """The entry of one data set in a table of its loader's module, or None."""
+    table = getattr(sys.modules[load.__module__], constant, None)
+    return table.get(name) if isinstance(table, dict) else table
+
+
+def chain(name: str) -> list[str]:
+    """The installed data sets that load a data set of this name, that of the name first.
+
+    Example:
+        >>> chain("rotated:npz:mine.npz"), chain("digit-5[mnist,usps]"), chain("csv:digits")
+        (['rotated', 'npz'], ['digit-5'], ['csv'])
+    """
+    found = [entry_name(name)]
+    while _is_derived(found[-1]) and (name := name.partition(":")[2]):
+        found.append(entry_name(name))
+    return found
+
+
+def opens_argument(name: str) -> bool:
+    """Whether loading a data set opens what its name says, a path or a data set of the hub.
+
+    Example:
+        >>> opens_argument("npz:npz"), opens_argument("rotated:csv:a"), opens_argument("rotated:a")
+        (True, True, False)
+    """
+    while ":" in name:
+        if not _is_derived(entry_name(name)):
+            return True
+        name = name.partition(":")[2]
+    return False
+
+
+def _is_derived(name: str) -> bool:
+    """Whether the argument of an installed data set is the name of another one."""
+    known = entries("datasets").get(name)
+    about = None if known is None else of(load_entry(known), "ABOUT", name)
+    return about is not None and about.derived
 
 
 def takes_argument(load: object) -> bool:

@@ -402,6 +402,7 @@ class HookGuard:
                 quiet = ADDED if hook == "client_module" else ()
                 acting = partial(_acting, isolated, f"{self._name}.{hook}", quiet, given)
             function = getattr(plugin, attribute)
+            refuse_arguments(self._name, hook, function)
             if hook in COPIED:
                 function = _on_copies(function)
             call: Callable[..., Any]
@@ -447,6 +448,23 @@ def refuse_hook(name: str, audience: Audience, hook: str, options: Mapping[str, 
         raise PluginError(f"{name}.{hook}: listeners return nothing to wrap: use hookimpl")
 
 
+def refuse_arguments(name: str, hook: str, function: Callable[..., Any]) -> None:
+    """Refuse an argument that a hook does not have; pluggy looks at none that has a default.
+
+    Raises:
+        PluginError: there is one.
+    """
+    spec = getattr(hookspecs, hook, None)
+    if spec is None:  # optional, of another version
+        return
+    known = list(inspect.signature(spec).parameters)
+    own = inspect.signature(function).parameters.values()
+    for one in own:
+        if one.default is not one.empty and one.name not in known:
+            expected = UnknownName("argument", one.name, known, "it has")
+            raise PluginError(f"{name}.{hook}: {expected}")
+
+
 @contextmanager
 def _acting(
     isolated: IsolatedPlugin,
@@ -471,8 +489,8 @@ def _on_copies(function: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that gets copies of its arguments."""
 
     @functools.wraps(function)
-    def call(*args: object) -> object:
-        return function(*copied(args))
+    def call(*args: object, **more: object) -> object:
+        return function(*copied(args), **dict(zip(more, copied(tuple(more.values())), strict=True)))
 
     return call
 
@@ -484,11 +502,11 @@ def _listening(
     warned = False
 
     @functools.wraps(function)
-    def call(*args: object) -> None:
+    def call(*args: object, **more: object) -> None:
         nonlocal warned
         try:
             with acting():
-                function(*args)
+                function(*args, **more)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
@@ -505,10 +523,10 @@ def _guarded(
     """A hook whose errors are one line."""
 
     @functools.wraps(function)
-    def call(*args: object) -> HookResult | None:
+    def call(*args: object, **more: object) -> HookResult | None:
         try:
             with acting():
-                value = function(*args)
+                value = function(*args, **more)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit as well
@@ -541,8 +559,8 @@ def _wrapper(
         return False, None
 
     @functools.wraps(function)
-    def call(*args: object) -> Generator[None, Any, Any]:
-        steps = function(*args)
+    def call(*args: object, **more: object) -> Generator[None, Any, Any]:
+        steps = function(*args, **more)
         answer, ended = None, act(lambda: next(steps))[0]
         if not ended:
             answer = yield

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -65,10 +66,10 @@ def _tree(path: Path, changed: int) -> ast.Module:
 def source_hash(module: str) -> str:
     """A hash of a module's source files, 12 hex digits; "" where it has none.
 
-    The files are its own, those of its packages, and those of the same top-level package that
-    these import.
+    The files are its own, those of its packages, and those that these import of the same top-level
+    package, or of another one of the same distribution.
     """
-    root, todo, done = module.partition(".")[0], [module], set[str]()
+    roots, todo, done = _beside(module.partition(".")[0]), [module], set[str]()
     files = set[Path]()
     while todo:
         name = todo.pop()
@@ -83,13 +84,27 @@ def source_hash(module: str) -> str:
                 files.add(own)
                 package = name if own.name == "__init__.py" else above
                 names = _imports(own, own.stat().st_mtime_ns, package)
-                todo += [one for one in names if one.split(".")[0] == root]
+                todo += [one for one in names if one.split(".")[0] in roots]
         except (SyntaxError, OSError):
             continue
     digest = hashlib.sha256()
     for text in sorted(hashlib.sha256(path.read_bytes()).digest() for path in files):
         digest.update(text)
     return digest.hexdigest()[:12] if files else ""
+
+
+@lru_cache(maxsize=256)
+def _beside(root: str) -> frozenset[str]:
+    """The top-level packages of the distributions that offer one of them.
+
+    The core is none of them: its own digest is in every result.
+    """
+    if root in ("flbench", "flbench_plugins"):
+        return frozenset({root})
+    offered = packages_distributions()
+    own = set(offered.get(root, ()))
+    names = {name for name, by in offered.items() if own & set(by)}
+    return frozenset({root, *names} - {"flbench"})
 
 
 _LOADED: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()

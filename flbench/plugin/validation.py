@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,8 +36,10 @@ from flbench.core.state import (
     Upload,
 )
 from flbench.errors import PluginError, Undefined, in_one_line
+from flbench.metrics import metrics_for
 from flbench.plugin.field_types import misfit
 from flbench.plugin.registry import NAMES
+from flbench.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
     from flbench.core.context import Context
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Shape = tuple[int | None, ...]
 """Lengths; None stands for any."""
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGERS = (torch.int64, torch.int32)
+"""Types of row numbers; torch takes no smaller ones, and uint8 for a mask."""
 
 
 class HookResult(NamedTuple):
@@ -303,17 +307,30 @@ def stage_fits(stage: Stage, of_stage: Expect, ctx: Context) -> None:
 
 
 def schedule(stage: Stage, of_stage: Expect) -> None:
-    """Epochs and steps are 0 or more, learning rates above 0; one number, or one per client."""
+    """Epochs and steps are 0 or more, learning rates above 0; one number, or one per client.
+
+    Steps and samples are whole numbers.
+    """
+    samples = stage.samples
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise of_stage.failure(f" has samples of {samples!r}, expected a whole number above 0")
     for name, least in (("epochs", "0 or more"), ("steps", "0 or more"), ("lr", "above 0")):
         value = getattr(stage, name)
         if value is None:
             continue
         if isinstance(value, Tensor):
             of_stage.part(f": {name}").shape(value, (len(stage.clients),), "one per client")
-        lowest = float(torch.as_tensor(value).min())
+        numbers = torch.as_tensor(value).double()
+        lowest = float(numbers.min())
         # a NaN is neither
         if not (lowest >= 0 if least == "0 or more" else lowest > 0):
             raise of_stage.failure(f" has {name} of {lowest:g}, expected {least}")
+        odd = numbers != numbers.floor() if name == "steps" else numbers.isinf()
+        if bool(odd.any()):
+            expected = "a whole number" if name == "steps" else "a finite number"
+            raise of_stage.failure(
+                f" has {name} of {float(numbers[odd][0]):g}, expected {expected}"
+            )
 
 
 def start(answer: HookResult, stage: Stage, ctx: Context) -> Start:
@@ -548,6 +565,15 @@ def aggregate(answer: HookResult | None, state: State, ctx: Context) -> Models:
     return value
 
 
+@cache
+def _taken(task: TaskName) -> frozenset[str]:
+    """What follows the headline's name in other numbers of results, such as `mean`."""
+    begins = f"{TASKS[task].headline}_"
+    numbers = {name for metric in metrics_for(task) for name in (metric.name, metric.curve)}
+    own = {name.removeprefix(begins) for name in numbers if name.startswith(begins)}
+    return frozenset({"validation", "fine_tuned", "own", *own})
+
+
 def personal(
     hook: str, answer: HookResult | None, state: State, clients: Tensor, ctx: Context
 ) -> Personal:
@@ -557,8 +583,10 @@ def personal(
     if value.labels is not None:
         raise expect.failure(" gives `labels`, which only its `others` may have")
     for name, other in value.others.items():
-        if name in ("validation", "fine_tuned", "own"):
-            raise expect.failure(f": others '{name}' is the name of another curve")
+        if not isinstance(name, str) or not name.isprintable() or not name:
+            raise expect.failure(f": others expect a name in one line, got {name!r:.60}")
+        if name in _taken(ctx.task):
+            raise expect.failure(f": others '{name}' is the name of another number of results")
         tested = replace(other, labels=None)
         personal(hook, HookResult(answer.plugin, tested), state, clients, ctx)
     if (value.row is None) == (value.params is None):

@@ -136,7 +136,10 @@ def _plain(value: Any, depth: int = 0, key: str = "") -> Any:  # noqa: ANN401 - 
             problem = "text without control characters expected"
     elif isinstance(value, Mapping):
         for name, one in value.items():
-            _plain(one, depth + 1, _line(str(name)))
+            if not isinstance(name, str):
+                problem = f"texts as keys expected, got {type(name).__name__}"
+                break
+            _plain(one, depth + 1, _line(name))
     elif isinstance(value, (list, tuple)):
         for one in value:
             _plain(one, depth + 1, key)
@@ -144,6 +147,8 @@ def _plain(value: Any, depth: int = 0, key: str = "") -> Any:  # noqa: ANN401 - 
         problem = f"numbers up to {LARGEST} expected"
     elif isinstance(value, float) and not isfinite(value):
         problem = "finite numbers expected"
+    elif value is not None and not isinstance(value, (int, float)):
+        problem = f"numbers, texts, lists or tables of them expected, got {type(value).__name__}"
     if problem:
         where = f" in '{key}'" if key else ""
         raise PydanticCustomError("plain", "{problem}", {"problem": f"{problem}{where}"})
@@ -485,7 +490,7 @@ def _with_digest(schema: dict[str, Any]) -> None:
     schema["properties"]["digest"] = digest
 
 
-NOTE = TypeAdapter(Note)
+NOTE, TEXT = TypeAdapter(Note), TypeAdapter(Text)
 
 
 class Result(_Stored):
@@ -683,6 +688,18 @@ def check_note(name: str, value: object) -> None:
         NOTE.validate_python({"name": name, "value": value})
     except ValidationError as error:
         raise ValueError(f"note '{name}': {first_problem(error, {})[1]}") from None
+
+
+def check_text(what: str, value: object) -> None:
+    """Refuse a text that no result file could hold.
+
+    Raises:
+        ValueError: what is wrong with it, in one line.
+    """
+    try:
+        TEXT.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{what}: {first_problem(error, {})[1]}, got {value!r:.60}") from None
 
 
 def unfit(parts: dict[str, Any]) -> Iterator[Complaint]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,6 +66,7 @@ class LoadedPlugin:
     kind: Any
     fields: Mapping[str, Parameter]
     presets: Presets
+    defaults: dict[str, Any]
 
     def field(self, key: str) -> str | None:
         """The field that a `--set` key names: `field` or `plugin.field`; None = none of it."""
@@ -89,7 +90,7 @@ class LoadedPlugin:
         for key in sorted(settings, key=lambda key: "." in key):  # the full name wins
             if field := self.field(key):
                 given[field] = settings[key]
-        values = checked(f"method '{entry.name}'", self.kind, given)
+        values = self.defaults | checked(f"method '{entry.name}'", self.kind, given)
         if not stated:
             refuse_unused(f"method '{entry.name}'", self.fields, values)
         try:
@@ -222,9 +223,34 @@ def _load_plugin(name: str) -> LoadedPlugin:
     if not (isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise PluginError(f"method '{name}': {entry.value} is not a frozen dataclass")
     try:
-        return LoadedPlugin(entry, kind, declared(kind), getattr(kind, "presets", {}))
+        known, presets = declared(kind), getattr(kind, "presets", {})
+        if not isinstance(presets, Mapping) or not all(
+            isinstance(one, Mapping) for one in presets.values()
+        ):
+            raise TypeError(f"presets is {presets!r:.60}, expected name -> parameter -> value")
+        return LoadedPlugin(entry, kind, known, presets, _typed_defaults(kind, known))
     except Exception as error:
         raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
+
+
+def _typed_defaults(kind: Any, known: Mapping[str, Parameter]) -> dict[str, Any]:  # noqa: ANN401
+    """The defaults that become another value when they are read as their type, such as 1 as 1.0.
+
+    A row with a default that is given and one without it are the same row.
+
+    Raises:
+        TypeError: a default does not fit its own type.
+    """
+    given = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
+    typed = dict[str, Any]()
+    for name, value in given.items():
+        if name in known:
+            try:
+                typed[name] = known[name].check("default", value)
+            except BadParameter:
+                expected = known[name].type
+                raise TypeError(f"default of '{name}' is {value!r}, expected {expected}") from None
+    return {name: one for name, one in typed.items() if type(one) is not type(given[name])}
 
 
 def compose(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,7 +27,7 @@ from flbench.engine.ledger import BITS, CommunicationLedger
 from flbench.engine.sequential import Sequential
 from flbench.errors import Undefined, UserError
 from flbench.federation.federation import Samples
-from flbench.results.schema import check_note
+from flbench.results.schema import check_note, check_text
 
 
 @dataclass
@@ -206,9 +207,10 @@ class RunContext(Context):
 
     def note(self, name: str, value: Plain) -> None:
         check_note(name, value)
-        self.services.notes[name] = value
+        self.services.notes[name] = deepcopy(value)  # the method may go on with a list of its own
 
     def warn(self, message: str) -> None:
+        check_text("warning", message)
         self.services.warn(message)
 
     @property

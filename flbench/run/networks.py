@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flbench.core.networks import SeveralNetworks
 from flbench.core.parameters import checked
 from flbench.core.seeding import rng, seed_torch, torch_seed
 from flbench.core.targets import task_of
-from flbench.errors import Undefined, UserError
+from flbench.errors import PluginError, Undefined, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.run.composition import MethodStack
@@ -74,12 +75,45 @@ def build_alone(
     model: Component, shape: tuple[int, ...], classes: int, seed: int, index: int
 ) -> nn.Module:
     """One network; arguments as of `build_network`."""
-    build = load_entry(find("models", model.name))
+    entry = find("models", model.name)
+    build = load_entry(entry)
     owner = f"model '{model.name}'"
     params = checked(owner, build, model.params, skip=2)
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(torch_seed(seed, "init", *([index] if index else [])))
-        return produced(model.name, owner, nn.Module, lambda: build(shape, classes, **params))
+
+    def built() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            seed_torch(torch_seed(seed, "init", *([index] if index else [])))
+            return produced(model.name, owner, nn.Module, lambda: build(shape, classes, **params))
+
+    net = built()
+    if any(map(is_lazy, (*net.parameters(), *net.buffers()))):
+        raise PluginError(f"{owner}: it has lazy layers, expected all shapes to be known")
+    if not any(True for _ in net.parameters()):
+        raise PluginError(f"{owner}: it has no parameters, so that there is nothing to train")
+    if not entry.is_core:
+        refuse_unlike(owner, net, built())
+    return net
+
+
+def refuse_unlike(owner: str, one: nn.Module, other: nn.Module) -> None:
+    """Refuse a network that is not new, or not the same, when it is built again for a seed.
+
+    Raises:
+        PluginError: it is not.
+    """
+    shared = {id(part) for part in one.parameters()} & {id(part) for part in other.parameters()}
+    if shared:
+        raise PluginError(
+            f"{owner}: built twice it is the same network, which a run before has trained: build a"
+            " new one in each call (no cache)"
+        )
+    mine, theirs = one.state_dict(), other.state_dict()
+    wrong = [key for key in mine if key not in theirs or not torch.equal(mine[key], theirs[key])]
+    if wrong or len(mine) != len(theirs):
+        raise PluginError(
+            f"{owner}: built twice for one seed it has other weights ('{next(iter(wrong), '')}'):"
+            " draw them with torch, whose generator is seeded here"
+        )
 
 
 def refuse_other_samples(suite: Suite, net: nn.Module, sample: Tensor) -> None:
@@ -144,12 +178,12 @@ def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classe
         classes: C, number of labels, or of other outputs.
 
     Raises:
-        UserError: it does.
+        UserError: it does, or something else in each pass.
     """
     modes = {part: part.training for part in net.modules()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found = net.eval()(x)
+            found, again = net.eval()(x), net(x)
     except Exception:  # the run says where
         return
     finally:
@@ -158,7 +192,12 @@ def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classe
     has_classes = task_of(y) == "classes"
     want = (*y.shape, classes) if has_classes else (len(y), classes)
     if isinstance(found, Tensor) and tuple(found.shape) == want:
-        return
+        if torch.allclose(found, again, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return
+        raise UserError(
+            f"model '{name}': two passes over one sample in eval mode differ: expected the same,"
+            " without random numbers or counters in its forward"
+        )
     got = type(found).__name__
     got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {got}"
     what = "logits of every class" if has_classes else f"{classes} outputs"

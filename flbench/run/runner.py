@@ -28,7 +28,7 @@ from flbench.run.newcomers import evaluate_newcomers
 from flbench.run.result import build_result, skipped
 from flbench.run.rounds import Run, complete_saving, run_rounds
 from flbench.run.run_folder import begun_again, held, tidy
-from flbench.run.same_data import data_digest, refuse_other_result, refuse_other_seeds
+from flbench.run.same_data import data_digests, refuse_other_result, refuse_other_seeds
 from flbench.run.saved_files import about_run, write_saved
 from flbench.run.saved_models import models_of
 from flbench.run.saved_predictions import predictions_of
@@ -118,7 +118,7 @@ def execute(spec: RunSpec, load: Callable[[str, Path], Dataset] = load_dataset) 
         if first:
             tidy(spec.path.parent)
         result = read_result(spec.path)
-        refuse_other_result(spec, result, partial(data_digest, load=load))
+        refuse_other_result(spec, result, partial(data_digests, load=load))
         return result
     with ExitStack() as stack:
         holding = partial(stack.enter_context, held(spec.path)) if first else lambda: None

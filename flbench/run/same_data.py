@@ -14,40 +14,45 @@ from flbench.results.schema import Result
 from flbench.run.spec import RunSpec
 
 
-def data_digest(
+def data_digests(
     name: str, root: Path, load: Callable[[str, Path], Dataset] = load_dataset
-) -> str | None:
-    """The digest of a data set as results have it; None where its files are not there.
+) -> tuple[str, ...]:
+    """The digest of a data set as results have it, and as older ones have it.
+
+    There is none where its files are not there.
 
     Raises:
         UserError: its files cannot be read.
     """
     try:
-        return data_hash(load(name, root))
+        dataset = load(name, root)
     except MissingData:
-        return None
+        return ()
+    return data_hash(dataset), data_hash(dataset, samples_alone=True)
 
 
 def refuse_other_result(
-    spec: RunSpec, result: Result, digest: Callable[[str, Path], str | None] = data_digest
+    spec: RunSpec,
+    result: Result,
+    digests: Callable[[str, Path], tuple[str, ...]] = data_digests,
 ) -> None:
     """Refuse what lies in the place of a run's result if it is of another run, or of other data.
 
     Where the files of the data set are not there, nobody can tell, and the result stands.
 
     Args:
-        digest: of a data set by its name and the folder that holds it.
+        digests: of a data set by its name and the folder that holds it.
 
     Raises:
         UserError: they differ, or cannot be read.
     """
     refuse_misplaced(spec.path, result)
     name = spec.suite.dataset
-    now = digest(name, spec.data_root)
-    if now not in (None, result.fingerprint.data):
+    now = digests(name, spec.data_root)
+    if now and result.fingerprint.data not in now:
         raise UserError(
             f"{spec.path} is of other data than '{name}' has now (digest"
-            f" {result.fingerprint.data}, now {now}): --force computes it again, another --out"
+            f" {result.fingerprint.data}, now {now[0]}): --force computes it again, another --out"
             " keeps both"
         )
 

@@ -20,7 +20,7 @@ from flbench.core.layout import ParameterLayout
 from flbench.core.seeding import seed_torch, torch_seed
 from flbench.core.state import Memory, State
 from flbench.core.targets import is_text
-from flbench.datasets.status import opens_argument, spread
+from flbench.datasets.status import spread
 from flbench.engine import batchnorm
 from flbench.engine.client_metrics import (
     ClientMetric,
@@ -44,10 +44,11 @@ from flbench.errors import Undefined, UserError
 from flbench.federation import feature_scale, target_scale
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
+from flbench.federation.loading import opens_argument
 from flbench.federation.periods import Periods, periods_of
 from flbench.metrics import is_taken
 from flbench.plugin.hooks import HookCaller
-from flbench.plugin.registry import find
+from flbench.plugin.registry import entries, find
 from flbench.plugin.source_inspection import loaded_source
 from flbench.results.schema import Fingerprint
 from flbench.run import idle_clients
@@ -384,13 +385,17 @@ def cohorts(suite: Suite, seed: int, samples: Samples, periods: Periods | None) 
 
 
 def code_of(spec: RunSpec) -> dict[str, str]:
-    """Hashes of the code of the plugins of method and suite, and of networks of other packages."""
+    """Hashes of the code of method, suite, and of networks and metrics of other packages."""
     plugins = (*spec.method.described.plugins, *plugins_of(spec.suite))
     found = {one.name: one.source for one in plugins}
     for network in spec.suite.networks:
         entry = find("models", network.name)
         if not entry.is_core:
             found[f"network {network.name}"] = loaded_source(entry.module())
+    known = entries("metrics")
+    for metric in spec.suite.metrics:
+        if metric.name in known and not known[metric.name].is_core:
+            found[f"metric {metric.name}"] = loaded_source(known[metric.name].module())
     return found
 
 

@@ -255,7 +255,7 @@ def at_hand(found: Sequence[tuple[Path, Result]], data_root: Path) -> list[tuple
 
     A data set that is a path, or of a hub, is not here: a file may name any.
     """
-    from flbench.datasets.status import opens_argument
+    from flbench.federation.loading import opens_argument
 
     names = [result.suite["dataset"] for _, result in found]
     here = {one for one in {*names} if has_data(one, data_root) and not opens_argument(one)}
@@ -272,7 +272,8 @@ def has_data(dataset: str, data_root: Path) -> bool:
     Args:
         dataset: as in a suite; for `rotated:mnist` both parts must be there.
     """
-    from flbench.datasets.status import chain, surveyed
+    from flbench.datasets.status import surveyed
+    from flbench.federation.loading import chain
 
     states = ("absent", "broken")
     try:

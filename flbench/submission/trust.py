@@ -14,8 +14,8 @@ from typing import Any
 
 from flbench.client_metrics.torchmetrics_classes import LIBRARY, is_class
 from flbench.core.parameters import declared
-from flbench.datasets.status import chain, opens_argument
 from flbench.errors import UserError
+from flbench.federation.loading import chain, opens_argument
 from flbench.plugin.registry import entries, load_entry, one_of
 from flbench.results.schema import Result
 

@@ -229,6 +229,7 @@ def replay(
     Raises:
         NotTheSameRun: it does not begin as the file says; every mark that differs is named.
     """
+    from flbench.federation.federation import data_hash
     from flbench.federation.loading import load_dataset
     from flbench.run.runner import play
     from flbench.run.setup import prepare
@@ -241,6 +242,9 @@ def replay(
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
         run, state = prepare(spec, dataset)
+        if result.fingerprint.data == data_hash(dataset, samples_alone=True):  # of an older version
+            marks = run.marks.model_copy(update={"data": result.fingerprint.data})
+            run.origin = replace(run.origin, marks=marks)
         unlike = [
             f"fingerprint.{name}: {stated} in the file, {here} here"
             for name in ("suite", *SHARED_MARKS)

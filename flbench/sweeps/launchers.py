@@ -100,8 +100,8 @@ def run_cells(cells: Sequence[Cell]) -> OutcomeGenerator:
 
 def loaded(say: Callable[[str], None], name: str, root: Path) -> Dataset:
     """Load a data set; what is in a person's own files is said (`status.facts`)."""
-    from flbench.datasets.status import facts, opens_argument
-    from flbench.federation.loading import load_dataset
+    from flbench.datasets.status import facts
+    from flbench.federation.loading import load_dataset, opens_argument
 
     dataset = load_dataset(name, root)
     if opens_argument(name):

@@ -47,13 +47,13 @@ def recalled(specs: Iterable[RunSpec]) -> Iterator[Outcome | None]:
     A complete result of other data than are there now is a failed cell; each data set is looked at
     once. That a method is not defined counts, unless there is a result of another seed beside it.
     """
-    from flbench.run.same_data import data_digest
+    from flbench.run.same_data import data_digests
 
-    digest = cache(data_digest)
-    return (_recalled(spec, digest) for spec in specs)
+    digests = cache(data_digests)
+    return (_recalled(spec, digests) for spec in specs)
 
 
-def _recalled(spec: RunSpec, digest: Callable[[str, Path], str | None]) -> Outcome | None:
+def _recalled(spec: RunSpec, digests: Callable[[str, Path], tuple[str, ...]]) -> Outcome | None:
     """What became of one cell."""
     from flbench.results.files import read_result, skip_path
     from flbench.run.runner import has_result
@@ -64,7 +64,7 @@ def _recalled(spec: RunSpec, digest: Callable[[str, Path], str | None]) -> Outco
     if has_result(spec):
         try:
             result = read_result(spec.path)
-            refuse_other_result(spec, result, digest)
+            refuse_other_result(spec, result, digests)
             return Outcome(COMPLETE, path=spec.path, result=result)
         except UserError as error:
             return Outcome(FAILED, str(error), error.exit_code)

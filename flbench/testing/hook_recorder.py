@@ -47,14 +47,14 @@ def _observed_hook(
     names = list(inspect.signature(function).parameters)
 
     @wraps(function)
-    def call(*values: object) -> object:
-        arguments = dict(zip(names, values, strict=False))
-        return observer(hook, arguments, lambda: function(*values))
+    def call(*values: object, **more: object) -> object:
+        arguments = {**dict(zip(names, values, strict=False)), **more}
+        return observer(hook, arguments, lambda: function(*values, **more))
 
     @wraps(function)
-    def wrapper(*values: object) -> Generator[None, object, object]:
-        arguments, answers = dict(zip(names, values, strict=False)), list[object]()
-        steps: Any = function(*values)
+    def wrapper(*values: object, **more: object) -> Generator[None, object, object]:
+        arguments, answers = {**dict(zip(names, values, strict=False)), **more}, list[object]()
+        steps: Any = function(*values, **more)
 
         def act(step: Callable[[], object]) -> object:
             try:

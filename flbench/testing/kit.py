@@ -33,6 +33,7 @@ CHECKS: dict[str, Check] = {
         executors.other_tasks,
         reproducibility.two_processes,
         reproducibility.resumed_run,
+        reproducibility.seeds_apart,
         reproducibility.declared_equal,
         isolation.inputs_untouched,
         isolation.absent_clients_untouched,

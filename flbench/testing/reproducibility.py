@@ -252,6 +252,34 @@ def _resumed_after(method: MethodUnderTest, cut: int) -> None:
         )
 
 
+@check(resumed_run)
+def seeds_apart(method: MethodUnderTest) -> None:
+    """A seed gives the same bytes, whichever seed was run before it in the same process.
+
+    `flbench run --seeds N` runs all of them in one, with one object of the plugin.
+    """
+    stack = method.compose()
+    run_small(stack, method.suite())
+    after = run_small(stack, method.suite(), seed=1).stable
+    try:
+        alone = in_fresh_process(run_of_seed, method.name, method.params, plain_suite(method), 1)
+    except ProcessFailed as error:
+        raise method.failure(f"seed 1: {error}") from None
+    if differing := differing_keys(alone, after):
+        raise method.failure(
+            f"seed 1 after seed 0 differs from seed 1 alone in {', '.join(differing)}: what is kept"
+            " on the plugin, its class or its module (a cache) is not that of the seed: compute it"
+            " in `setup` and keep it in `memory`"
+        )
+
+
+def run_of_seed(
+    method: str, params: dict[str, object], suite: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """`SmallRun.stable` of a seed, run in this process."""
+    return run_small(compose(method, params), Suite.model_validate(suite), seed=seed).stable
+
+
 @check(usual_run)
 def judged_singly(method: MethodUnderTest) -> None:
     """A sample is predicted without a look at the other samples of its batch.

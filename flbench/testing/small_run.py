@@ -132,6 +132,7 @@ def run_small(
     suite: Suite | None = None,
     dataset: Dataset | None = None,
     *,
+    seed: int = 0,
     engine: EngineOptions | None = None,
     order: Sequence[int] | None = None,
     extra_plugins: Sequence[tuple[str, object]] = (),
@@ -146,6 +147,7 @@ def run_small(
     Args:
         suite: default: `small_suite()`.
         dataset: default: that of the small federation which the suite names.
+        seed: of the run; the samples are those of every seed.
         engine: default: sequential clients, one process, CPU.
         order: relabel the clients (`Federation.relabelled`).
         extra_plugins: plugins that are called before the method; they should answer None.
@@ -164,7 +166,7 @@ def run_small(
         job = RunSpec(
             suite=suite,
             method=method,
-            seed=0,
+            seed=seed,
             data_root=Path(folder),
             out=Path(folder),
             engine=engine or EngineOptions(executor="sequential", accelerator="cpu"),

@@ -448,6 +448,31 @@ def test_a_method_brings_a_metric_of_its_own(play_toy: Play) -> None:
     assert played.result.summary["confidence_worst_decile"] is None
 
 
+class Writes(Confidence):
+    """Writes to what it gets."""
+
+    def update(self, logits: Tensor, y: Tensor) -> None:
+        super().update(logits.exp_(), y)
+        y.zero_()
+
+
+@dataclass(frozen=True)
+class WritesFirst:
+    @fl.hookimpl
+    def metrics(self) -> Any:
+        return {"a": Writes, "b": Confidence}
+
+
+def test_a_metric_that_writes_to_its_inputs_changes_no_other(play_toy: Play) -> None:
+    alone = play_toy(composition(("confident", Confident())), metrics=("f1",)).result
+    beside = play_toy(composition(("writes", WritesFirst())), metrics=("f1",)).result
+    assert alone.client_metrics is not None
+    assert beside.client_metrics is not None
+    found = beside.client_metrics
+    assert found["b"].values == alone.client_metrics["confidence"].values != found["a"].values
+    assert found["f1"].values == alone.client_metrics["f1"].values
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -29,7 +29,7 @@ BITS = [
     CHECKS[name]
     for name in (
         "same-seed-same-bytes", "trained-alone", "relabelled-clients", "vectorised-clients",
-        "two-processes", "resumed-run", "declared-equal", "absent-clients-untouched",
+        "two-processes", "resumed-run", "seeds-apart", "declared-equal", "absent-clients-untouched",
         "test-labels-unseen", "newcomers-served",
     )
 ]  # fmt: skip

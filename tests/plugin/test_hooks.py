@@ -134,6 +134,33 @@ def test_a_misspelt_hook_is_an_error_that_names_plugin_and_hook(play_toy: Play) 
     assert "\n" not in said
 
 
+def test_an_argument_with_a_default_is_given_and_an_unknown_one_refused(play_toy: Play) -> None:
+    """pluggy gives it by name, and looks at no name that has a default."""
+    seen: list[object] = []
+
+    @dataclass(frozen=True)
+    class Asks:
+        @hookimpl
+        def plan(self, ctx: Any = None, state: Any = None) -> None:
+            seen.append((ctx.round, state.round))
+
+        @hookimpl(wrapper=True)
+        def aggregate(self, state: Any = None) -> Any:
+            seen.append(state.round)
+            return (yield)
+
+    play_toy(composition(("asks", Asks())), rounds=1)
+    assert seen == [(1, 0), 0]
+
+    @dataclass(frozen=True)
+    class Misspells:
+        @hookimpl
+        def plan(self, contxt: Any = None) -> None: ...
+
+    with pytest.raises(PluginError, match=r"plan: unknown argument 'contxt'; did you mean 'ctx'"):
+        play_toy(composition(("misspells", Misspells())), rounds=1)
+
+
 def test_a_wrong_hook_argument_is_an_error_that_names_plugin_and_argument(play_toy: Play) -> None:
     said = refused(play_toy, bad(cluster=lambda self, score: None))
     assert said.startswith("bad: ")

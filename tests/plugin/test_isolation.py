@@ -602,6 +602,23 @@ def test_a_mark_is_of_the_files_that_are_imported(
     assert source_hash("acme_m.method") != source_hash("acme_m.other") != ""
 
 
+def test_a_mark_is_of_all_that_a_distribution_brings_and_a_module_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`py-modules = [a, b]` are two top-level modules."""
+    texts = {"beside_m": "import beside_h, apart_h\n", "beside_h": "x = 1\n"}
+    install(tmp_path, "beside", "", **texts)
+    (tmp_path / "beside-1.0.dist-info" / "top_level.txt").write_text("beside_m\nbeside_h\n")
+    install(tmp_path, "apart", "", apart_h="x = 1\n")
+    (tmp_path / "apart-1.0.dist-info" / "top_level.txt").write_text("apart_h\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = source_hash("beside_m")
+    (tmp_path / "apart_h.py").write_text("x = 2\n")
+    assert source_hash("beside_m") == first, "another distribution has a version of its own"
+    (tmp_path / "beside_h.py").write_text("x = 2\n")
+    assert source_hash("beside_m") != first
+
+
 def test_the_mark_is_of_the_code_that_runs_not_of_what_the_file_says_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

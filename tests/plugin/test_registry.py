@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Ge
 from mentions import mention, mentioning, mentions
 from toy import Play, install, python
 
@@ -54,6 +56,39 @@ class Frozen:
         return None
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A default without a decimal point, as people write it."""
+
+    rate: float = 1
+    sizes: tuple[float, ...] = (1, 2.5)
+
+    @hookimpl
+    def setup(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Unfit(Frozen):
+    """A default that its own type does not have."""
+
+    mode: Literal["a", "b"] = "c"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Negative(Frozen):
+    """A default below its own bound."""
+
+    rate: Annotated[float, Ge(0)] = -0.5
+
+
+@dataclass(frozen=True)
+class Listed(Frozen):
+    """Presets that are no table."""
+
+    presets = ("paper",)
+
+
 def offered(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """Let the registry offer a class of this module as the method `mine`."""
     entry = Entry("methods", "mine", f"{__name__}:{target}", "strangers", "3.1")
@@ -69,6 +104,32 @@ def test_a_method_that_is_no_frozen_dataclass_is_refused(
     with pytest.raises(PluginError) as caught:
         compose("mine")
     assert str(caught.value) == f"method 'mine': {__name__}:{target} is not a frozen dataclass"
+
+
+def test_a_default_is_read_as_its_type_so_that_a_row_has_one_fingerprint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered(monkeypatch, "Whole")
+    plain, given = compose("mine").described, compose("mine", {"rate": 1}).described
+    assert plain == given
+    assert type(plain.params["rate"]) is float
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("Unfit", "default of 'mode' is 'c', expected 'a' | 'b'"),
+        ("Negative", "default of 'rate' is -0.5, expected float"),
+        ("Listed", "presets is ('paper',), expected name -> parameter -> value"),
+    ],
+)
+def test_what_no_run_of_it_could_have_is_refused_when_it_is_loaded(
+    target: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(monkeypatch, target)
+    with pytest.raises(PluginError) as caught:
+        compose("mine")
+    assert mentions(str(caught.value), "method 'mine'", "strangers", said)
 
 
 def test_a_method_that_is_a_frozen_dataclass_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

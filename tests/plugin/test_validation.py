@@ -117,7 +117,7 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "personalise",
         lambda: Personal(row=HOME, others={"validation": Personal(row=HOME)}),
-        "bad.personalise: others 'validation' is the name of another curve",
+        "bad.personalise: others 'validation' is the name of another number of results",
     ),
     (
         "personalise",
@@ -142,12 +142,27 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
     (
         "personalise",
         lambda: Personal(row=HOME, others={"fine_tuned": Personal(row=HOME)}),
-        "bad.personalise: others 'fine_tuned' is the name of another curve",
+        "bad.personalise: others 'fine_tuned' is the name of another number of results",
     ),
     (
         "personalise",
         lambda: Personal(row=HOME, others={"own": Personal(row=HOME)}),
-        "bad.personalise: others 'own' is the name of another curve",
+        "bad.personalise: others 'own' is the name of another number of results",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, others={"micro": Personal(row=HOME)}),
+        "bad.personalise: others 'micro' is the name of another number of results",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME, others={"": Personal(row=HOME)}),
+        "bad.personalise: others expect a name in one line, got ''",
+    ),
+    (
+        "personalise",
+        lambda: Personal(row=HOME.to(torch.int16)),
+        "bad.personalise returned torch.int16, expected int64: one row per client",
     ),
     (
         "personalise",
@@ -205,6 +220,21 @@ WRONG: list[tuple[str, Callable[[], Any], str]] = [
         "plan",
         lambda: [Stage("rest", EVERYBODY, 1)],  # type: ignore[arg-type]
         "bad.plan: stage 'rest': kind is 'rest', expected 'train' or 'probe' or 'trial' or 'join'",
+    ),
+    (
+        "plan",
+        lambda: [Stage("train", EVERYBODY, 1, samples=-5)],
+        "bad.plan: stage 'train' has samples of -5, expected a whole number above 0",
+    ),
+    (
+        "plan",
+        lambda: [Stage("train", EVERYBODY, float("inf"))],
+        "bad.plan: stage 'train' has epochs of inf, expected a finite number",
+    ),
+    (
+        "plan",
+        lambda: [Stage("train", EVERYBODY, 1, steps=torch.full((CLIENTS,), 1.9))],
+        "bad.plan: stage 'train' has steps of 1.9, expected a whole number",
     ),
     (
         "plan",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +30,7 @@ from toy import (
 import flbench as fl
 from flbench.engine.options import EngineOptions
 from flbench.errors import Undefined, UserError
+from flbench.plugin.registry import Entry
 from flbench.run import setup
 from flbench.run.composition import compose
 from flbench.run.networks import (
@@ -538,3 +542,63 @@ def test_tokens_name_the_suites_of_text() -> None:
         refuse_other_samples(toy_suite(), build_network(toy_suite(), (3,), 4, 0), tokens)
     with pytest.raises(UserError, match=mention("lenet5", "(3,)", *facts)):
         build_network(toy_suite(model="lenet5"), (3,), 4, 0, tokens=9)
+
+
+# --- networks of other packages -----------------------------------------------------------------
+
+
+@cache
+def kept(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(shape[0], classes)
+
+
+def drawn_elsewhere(shape: tuple[int, ...], classes: int) -> nn.Module:
+    net = nn.Linear(shape[0], classes)
+    nn.init.constant_(net.bias, next(NUMBERS))
+    return net
+
+
+def lazy(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.LazyLinear(classes)
+
+
+def empty(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Identity()
+
+
+def frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(shape[0], classes).requires_grad_(False)
+
+
+class Restless(nn.Linear):
+    """Adds noise to its answers, in evaluation too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.randn(1)
+
+
+def restless(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Restless(shape[0], classes)
+
+
+NUMBERS = count()
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("kept", "built twice it is the same network"),
+        ("drawn_elsewhere", "built twice for one seed it has other weights ('bias')"),
+        ("lazy", "it has lazy layers"),
+        ("empty", "it has no parameters"),
+        ("frozen", "no parameter of the network takes a gradient"),
+        ("restless", "two passes over one sample in eval mode differ"),
+    ],
+)
+def test_a_network_is_new_and_the_same_for_each_seed(
+    build: str, said: str, monkeypatch: pytest.MonkeyPatch, play_toy: Play
+) -> None:
+    entry = Entry("models", "theirs", f"{__name__}:{build}", "strangers", "1.0")
+    monkeypatch.setattr("flbench.run.networks.find", lambda kind, name: entry)
+    with pytest.raises(UserError, match=re.escape(said)):
+        play_toy("fedavg", rounds=1, model={"name": "theirs"})

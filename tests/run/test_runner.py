@@ -642,6 +642,47 @@ def test_a_note_that_no_result_could_hold_is_refused_when_it_is_made(play_toy: P
     assert mentions(line, "round 1", "bad.plan", "ValueError", "note 'large': numbers up to")
 
 
+PLAIN = "numbers, texts, lists or tables of them expected, got "
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda ctx: ctx.note("x", torch.tensor(1.0)), f"note 'x': {PLAIN}Tensor"),
+        (lambda ctx: ctx.note("x", [torch.ones(1).numpy()[0]]), f"note 'x': {PLAIN}float32"),
+        (lambda ctx: ctx.note("x", {"a": {1, 2}}), f"note 'x': {PLAIN}set"),
+        (lambda ctx: ctx.note("x", {1: 2}), "note 'x': texts as keys expected, got int"),
+        (lambda ctx: ctx.warn(12), "warning: input should be a valid string, got 12"),
+        (lambda ctx: ctx.send("up", ctx.cohort, "x", 1, bits=-32), "bits: expected a whole number"),
+        (lambda ctx: ctx.send("up", ctx.cohort, ("x", 1), 1), "item: expected a name in one line"),
+        (
+            lambda ctx: ctx.send("up", ctx.cohort, "x", torch.full(ctx.cohort.shape, torch.nan)),
+            "whole numbers >= 0, one per client",
+        ),
+    ],
+)
+def test_what_a_method_hands_over_is_refused_when_it_does(
+    act: Callable[[Any], object], said: str, play_toy: Play
+) -> None:
+    def plan(self: object, ctx: Any) -> None:
+        act(ctx)
+
+    assert mentions(refused(play_toy, bad(plan=plan)), "round 1", "bad.plan", said)
+
+
+def test_a_note_is_what_it_was_when_it_was_made(play_toy: Play) -> None:
+    seen: list[int] = []
+
+    def plan(self: object, ctx: Any) -> None:
+        seen.append(ctx.round)
+        ctx.note("rounds", seen)
+        seen[-1] = -1
+
+    played = play_toy(bad(plan=plan), rounds=2)
+    values = [note["value"] for note in played.result.notes if note["name"].endswith("rounds")]
+    assert values == [[1], [-1, 2]]
+
+
 def test_numbers_that_no_result_could_hold_are_one_line(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     with (

@@ -241,6 +241,24 @@ class ResumedRun:
         return fl.Models(rows + 0.5 * last)
 
 
+DIRECTIONS: dict[int, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class SeedsApart:
+    """Steps in a direction that the seed draws, and that a cache keeps for the next seed."""
+
+    @fl.hookimpl
+    def aggregate(
+        self, state: fl.State, upload: fl.Upload, membership: fl.Membership, ctx: fl.Context
+    ) -> fl.Models:
+        width = ctx.layout.width
+        if width not in DIRECTIONS:
+            DIRECTIONS[width] = torch.as_tensor(ctx.rng("direction").normal(size=width)).float()
+        rows = fl.member_mean(state.models, upload, membership)
+        return fl.Models(rows + 0.02 * DIRECTIONS[width])
+
+
 @dataclass(frozen=True)
 class DeclaredEqual:
     """Claims to be fedavg at mu = 0, and still steps by half."""

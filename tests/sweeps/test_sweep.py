@@ -137,9 +137,10 @@ def test_a_result_that_cannot_be_read_is_a_failed_cell(typed: Typed, tmp_path: P
     assert mentions(err.splitlines()[-1], "failed", "fedavg", "--force")
 
 
-def visits(numbers: int) -> str:
-    """A table of three clients with two labels each."""
+def visits(numbers: int, others: int = 0) -> str:
+    """A table of three clients with two labels each; some rows are those of another client."""
     rows = [f"{who},{at % 7},{at % numbers},{at % 2}" for who in "abc" for at in range(30)]
+    rows[:others] = [f"b{row[1:]}" for row in rows[:others]]
     return "\n".join(["client,one,other,label", *rows])
 
 
@@ -171,6 +172,10 @@ def test_a_complete_result_of_other_data_is_refused(
     assert read_result(path).fingerprint.data != digest
     assert typed(*words, *seed)[0] == 0, "what is wrong with seed 9 is its own matter"
     broken.unlink()
+    table.write_text(visits(6, others=4))
+    code, _, err = typed(*words)
+    assert code == 1, "the same rows of other clients"
+    assert mentions(err, str(path), f"csv:{table}", "--force")
     table.unlink()
     assert typed(*words)[0] == 0, "nobody can tell"
 
@@ -208,11 +213,11 @@ def test_each_data_set_is_looked_at_once(
     assert typed("sweep", *GRID)[0] == 0
     looked: list[str] = []
 
-    def digest(name: str, root: Path) -> str:
+    def digests(name: str, root: Path) -> tuple[str, ...]:
         looked.append(name)
-        return read_result(results(tmp_path)[0]).fingerprint.data
+        return (read_result(results(tmp_path)[0]).fingerprint.data,)
 
-    monkeypatch.setattr(same_data, "data_digest", digest)
+    monkeypatch.setattr(same_data, "data_digests", digests)
     assert "4 cells: 4 were complete; 0 to run" in typed("sweep", *GRID)[2]
     assert looked == ["digits"]
 
