@@ -129,6 +129,12 @@ def implemented_hooks(kind: type, *, wrappers: bool = True) -> dict[str, str]:
     }
 
 
+def unmarked_hooks(kind: type, audience: Audience = "method") -> list[str]:
+    """Functions of a class that have the name of a hook and no mark, so that nobody calls them."""
+    named = {name for one in kind.__mro__ for name in vars(one) if callable(vars(one)[name])}
+    return sorted(named & {*hooks_for(audience)} - implemented_hooks(kind).keys())
+
+
 @lru_cache(maxsize=128)
 def hook_marks(home: type | ModuleType) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The names in a class or module that `hookimpl` marks, each with its mark."""

@@ -150,6 +150,8 @@ def check(owner: str, dataset: Dataset) -> None:
         if tensor.dtype not in types or tensor.ndim == 0 or len(tensor) != samples:
             got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             raise PluginError(f"{owner}: {name} is {got}, expected {expected}")
+        if tensor.requires_grad:
+            raise PluginError(f"{owner}: {name} takes a gradient, expected plain data (detach())")
     if not samples:
         raise PluginError(f"{owner} has no samples")
     if dataset.task == "classes":
@@ -158,11 +160,31 @@ def check(owner: str, dataset: Dataset) -> None:
             raise PluginError(
                 f"{owner}: y holds labels {low}..{high}, expected 0..{dataset.classes - 1}"
             )
+    if dataset.test is not None and bool(dataset.test.all()):
+        raise PluginError(f"{owner}: test marks all samples, expected some to train on")
+    check_domains(owner, dataset)
     if dataset.gap is not None and not (isinstance(dataset.gap, int) and dataset.gap >= 0):
         raise PluginError(f"{owner}: gap is {dataset.gap!r}, expected a whole number from 0")
     check_groups(owner, dataset)
     check_inputs(owner, dataset)
     check_targets[dataset.task](owner, dataset)
+
+
+def check_domains(owner: str, dataset: Dataset) -> None:
+    """Domains are numbered from 0, and names are as many as there are numbers.
+
+    Raises:
+        PluginError: they are not.
+    """
+    numbered = {"domain_names": 0, "label_names": dataset.classes}
+    if dataset.domains is not None:
+        if (low := int(dataset.domains.min())) < 0:
+            raise PluginError(f"{owner}: domains hold {low}, expected 0 or more")
+        numbered["domain_names"] = int(dataset.domains.max()) + 1
+    for name, count in numbered.items():
+        came = len(getattr(dataset, name))
+        if came and came != count:
+            raise PluginError(f"{owner}: {came} {name}, expected {count} or none")
 
 
 def check_inputs(owner: str, dataset: Dataset) -> None:

@@ -9,6 +9,7 @@ an answer carries the plugin's name, process-wide settings are restored after th
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -394,6 +395,9 @@ class HookGuard:
     ) -> None:
         self._name = isolated.name
         home: Any = plugin if inspect.ismodule(plugin) else type(plugin)
+        unmarked = [] if inspect.ismodule(plugin) else hookspecs.unmarked_hooks(home, audience)
+        for hook in unmarked:
+            warn(f"{self._name}.{hook} is not marked with @hookimpl: it is never called")
         for attribute, options in hookspecs.hook_marks(home):
             hook = options.get("specname") or attribute
             acting: Acting = nullcontext
@@ -449,7 +453,9 @@ def refuse_hook(name: str, audience: Audience, hook: str, options: Mapping[str, 
 
 
 def refuse_arguments(name: str, hook: str, function: Callable[..., Any]) -> None:
-    """Refuse an argument that a hook does not have; pluggy looks at none that has a default.
+    """Refuse a misspelt argument with a default, at which pluggy does not look.
+
+    Other names may be an author's own constants.
 
     Raises:
         PluginError: there is one.
@@ -460,7 +466,8 @@ def refuse_arguments(name: str, hook: str, function: Callable[..., Any]) -> None
     known = list(inspect.signature(spec).parameters)
     own = inspect.signature(function).parameters.values()
     for one in own:
-        if one.default is not one.empty and one.name not in known:
+        is_own = one.default is one.empty or one.name in known
+        if not is_own and difflib.get_close_matches(one.name, known, n=1, cutoff=0.6):
             expected = UnknownName("argument", one.name, known, "it has")
             raise PluginError(f"{name}.{hook}: {expected}")
 

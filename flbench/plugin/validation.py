@@ -167,7 +167,9 @@ def answered(
 ) -> tuple[T, Expect]:
     """The answer as the type that its hook promises, and what checks its parts."""
     if answer is None:
-        raise PluginError(f"no plugin answered the hook '{hook}'")
+        raise PluginError(
+            f"no plugin answered the hook '{hook}': a wrapper that returns nothing hides the answer"
+        )
     expect = Expect(f"{answer.plugin}.{hook}", ctx)
     if not isinstance(answer.value, expected):
         raise expect.failure(
@@ -196,6 +198,11 @@ def partition(answer: HookResult | None, clients: int, samples: int) -> Partitio
             f" returned groups of shape {np.shape(value.groups)}, expected ({clients},):"
             " one true group per client"
         )
+    groups = None if value.groups is None else np.asarray(value.groups)
+    if groups is not None and (groups.dtype.kind not in "iu" or int(groups.min()) < -1):
+        lowest = f", {groups.min()} the lowest" if groups.dtype.kind in "iu" else ""
+        expected = "whole numbers from 0, -1 = in none"
+        raise expect.failure(f" returned groups of {groups.dtype}{lowest}, expected {expected}")
     return value
 
 

@@ -47,7 +47,7 @@ DIFFERS: Agreement = "differs"
 def _day(text: str) -> str:
     """A day of the calendar, as it is; a ValueError if there is no such day, or not yet."""
     if date.fromisoformat(text) > datetime.now(UTC).date() + timedelta(days=1):
-        raise ValueError("a day that has been expected: whose clock is wrong?")
+        raise ValueError("a day of the past expected: is a clock wrong?")
     return text
 
 

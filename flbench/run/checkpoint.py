@@ -345,6 +345,9 @@ def _changes(
     for kind in ("sources", "environment"):
         before, after = found[kind], getattr(origin, kind)
         names = sorted(before.keys() | after.keys())
+        # A metric that is asked for from now on changes nothing of what was measured.
+        added = {name for name in names if name.startswith("metric ") and name not in before}
+        names = [name for name in names if name not in added]
         pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
         changes += [one for one in pairs if one[1] != one[2] or core_digest.UNKNOWN in one]
     if changes and not consented:

@@ -108,7 +108,11 @@ def refuse_unlike(owner: str, one: nn.Module, other: nn.Module) -> None:
             " new one in each call (no cache)"
         )
     mine, theirs = one.state_dict(), other.state_dict()
-    wrong = [key for key in mine if key not in theirs or not torch.equal(mine[key], theirs[key])]
+    wrong = [
+        key
+        for key, value in mine.items()
+        if key not in theirs or not (value.is_meta or torch.equal(value, theirs[key]))
+    ]
     if wrong or len(mine) != len(theirs):
         raise PluginError(
             f"{owner}: built twice for one seed it has other weights ('{next(iter(wrong), '')}'):"

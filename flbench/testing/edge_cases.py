@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from flbench.core import hookspecs
 from flbench.core.context import Context
 from flbench.core.dataset import Indices, Partition
-from flbench.core.hookspecs import hookimpl, implemented_hooks
+from flbench.core.hookspecs import hookimpl, implemented_hooks, unmarked_hooks
 from flbench.core.state import Membership, Setup
 from flbench.errors import Diverged, FlbenchError, PluginError, Undefined
 from flbench.results.schema import Result
@@ -141,18 +140,11 @@ def everyone_sampled(method: MethodUnderTest) -> None:
     run_edge_case(method, suite=method.suite(participation=1.0))
 
 
-HOOKS = {name for name, spec in vars(hookspecs).items() if hasattr(spec, "flbench_spec")}
-"""The names of all hooks."""
-
-
 @check(usual_run)
 def every_hook_answers(method: MethodUnderTest) -> None:
     """Every hook of the method returns something other than None at least once."""
     for _, plugin in method.compose().layers:
-        kind = type(plugin)
-        named = {name for one in kind.__mro__ for name in vars(one) if callable(vars(one)[name])}
-        unmarked = sorted(named & HOOKS - implemented_hooks(kind).keys())
-        if unmarked:
+        if unmarked := unmarked_hooks(type(plugin)):
             raise method.failure(f"{unmarked[0]} has the name of a hook: mark it with @fl.hookimpl")
     _ = method.newcomers_run.result
     for hook in sorted(method.watch.asked - method.watch.answered):

@@ -12,6 +12,7 @@ from mentions import mention
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_every_kept_mutation_has_its_code_and_its_tests() -> None:
     kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="m")["kept"]()
     assert len(kept) >= 150

@@ -765,3 +765,19 @@ def test_dp_fedavg_averages_uniformly_if_a_plugin_says_so(play_toy: Play) -> Non
     assert len(uploads[0].samples.unique()) > 1
     mean = uploads[0].selected().double().mean(dim=0)
     assert torch.allclose(rows[0].double(), mean, rtol=0, atol=1e-7)
+
+
+def test_a_function_with_the_name_of_a_hook_and_no_mark_is_said(play_toy: Play) -> None:
+    @dataclass(frozen=True)
+    class Forgets:
+        weights: float = 1.0  # a value is no function
+
+        @hookimpl
+        def plan(self) -> None: ...
+
+        def aggregate(self, state: Any) -> Any:
+            return state
+
+    found = play_toy(composition(("forgets", Forgets())), rounds=1)
+    said = "forgets.aggregate is not marked with @hookimpl: it is never called"
+    assert [one for one in found.said if "never called" in one] == [said]

@@ -574,6 +574,7 @@ def test_the_option_load_imports_in_another_process(
 # --- which code it was ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mark_is_of_the_files_that_are_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,6 +603,7 @@ def test_a_mark_is_of_the_files_that_are_imported(
     assert source_hash("acme_m.method") != source_hash("acme_m.other") != ""
 
 
+@pytest.mark.slow
 def test_a_mark_is_of_all_that_a_distribution_brings_and_a_module_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -722,6 +724,11 @@ def test_what_a_data_set_and_a_network_change_is_restored(
     assert torch.get_default_dtype() == torch.float32
 
 
+GIVEN = """
+def Odd(root):
+    usual = dict(name="odd", x=torch.zeros(9, 3), y=torch.arange(9) % 3, classes=3)
+    return fl.Dataset(**{{**usual, **dict({})}})
+"""
 ODD: list[tuple[str, str, str]] = [
     ("datasets", "def Odd(root): pass", "data set 'odd' returned NoneType, expected Dataset"),
     (
@@ -750,6 +757,31 @@ ODD: list[tuple[str, str, str]] = [
         "datasets",
         "def Odd(root): return fl.Dataset('odd', torch.zeros(4, 3), torch.arange(4) + 1, 4)",
         "data set 'odd': y holds labels 1..4, expected 0..3",
+    ),
+    (
+        "datasets",
+        GIVEN.format("x=torch.zeros(9, 3).requires_grad_()"),
+        "data set 'odd': x takes a gradient, expected plain data (detach())",
+    ),
+    (
+        "datasets",
+        GIVEN.format("test=torch.ones(9).bool()"),
+        "data set 'odd': test marks all samples, expected some to train on",
+    ),
+    (
+        "datasets",
+        GIVEN.format("domains=torch.arange(9) - 1"),
+        "data set 'odd': domains hold -1, expected 0 or more",
+    ),
+    (
+        "datasets",
+        GIVEN.format("domains=torch.arange(9) % 3, domain_names=('a',)"),
+        "data set 'odd': 1 domain_names, expected 3 or none",
+    ),
+    (
+        "datasets",
+        GIVEN.format("label_names=('a', 'b')"),
+        "data set 'odd': 2 label_names, expected 3 or none",
     ),
     ("models", "def Odd(shape, classes): pass", "model 'odd' returned NoneType, expected Module"),
     (

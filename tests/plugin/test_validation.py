@@ -343,6 +343,17 @@ BEFORE: list[tuple[str, Callable[[], Any], str]] = [
         lambda: dealt(*[range(9 * i, 9 * i + 9) for i in range(6)], groups=np.zeros(5, int)),
         "bad.partition returned groups of shape (5,), expected (6,): one true group per client",
     ),
+    (
+        "partition",
+        lambda: dealt(*[range(9 * i, 9 * i + 9) for i in range(6)], groups=np.array([*"ababab"])),
+        "bad.partition returned groups of <U1, expected whole numbers from 0, -1 = in none",
+    ),
+    (
+        "partition",
+        lambda: dealt(*[range(9 * i, 9 * i + 9) for i in range(6)], groups=np.arange(6) - 3),
+        "bad.partition returned groups of int64, -3 the lowest, expected whole numbers from 0, -1 ="
+        " in none",
+    ),
 ]
 
 

@@ -84,6 +84,7 @@ def uploads(play_toy: Play, **changes: Any) -> tuple[Any, list[fl.Upload]]:
     return play_toy(watch, participation=1.0, **changes), seen
 
 
+@pytest.mark.slow
 def test_numbers_and_tokens_are_told_apart_before_a_run() -> None:
     """A network without an embedding may take tokens all the same."""
     tokens, numbers = torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 3)

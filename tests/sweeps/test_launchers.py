@@ -44,6 +44,7 @@ def outcomes(method: MethodStack, folder: Path, *seeds: int) -> dict[int, Outcom
     return {cell.spec.seed: outcome for cell, outcome in run_cells(cells)}
 
 
+@pytest.mark.slow
 def test_a_seed_in_lanes_does_not_depend_on_those_before_it(tmp_path: Path) -> None:
     """Its steps are recorded anew, and last batches have several sizes."""
     method = compose("fedavg")
