@@ -169,7 +169,9 @@ class Sequential:
         ):
             for i, task in enumerate(self._tasks(start, stage, work, round_)):
                 for candidate in start.active[i].nonzero()[:, 0].tolist():
-                    with named_in_errors(task, self.workspace.module):
+                    with named_in_errors(
+                        task, work.provided_by or self.workspace.module.provided_by
+                    ):
                         outcomes[i][candidate] = self._train(start.params[i, candidate], task)
                     self.workspace.copy_to(rows[i][candidate])
                 used.append(len(task.rows))
@@ -324,8 +326,8 @@ class Sequential:
 
 
 @contextmanager
-def named_in_errors(task: ClientTask, module: ClientModule) -> Iterator[None]:
-    """Let what the block raises name round, client and stage.
+def named_in_errors(task: ClientTask, whose: str) -> Iterator[None]:
+    """Let what the block raises name round, client, stage, and whose loss or module it is.
 
     Raises:
         PluginError: the module or a term failed.
@@ -345,7 +347,7 @@ def named_in_errors(task: ClientTask, module: ClientModule) -> Iterator[None]:
         if isinstance(error, FlbenchError):
             raise
         raise PluginError(
-            f"round {round_}: {module.provided_by}: client {client}"
+            f"round {round_}: {whose}: client {client}"
             f" failed in stage '{task.stage.label}': {in_one_line(error)}"
         ) from error
 

@@ -14,6 +14,7 @@ from toy import CLIENTS, WIDTH, Play, bad, composition, refused
 
 from flbench import Context, Partition, Undefined, hookimpl
 from flbench.core.state import Membership, Memory, Models, Personal, Scores, Setup, Stage, Start
+from flbench.errors import PluginError
 
 HOME = torch.zeros(CLIENTS, dtype=torch.int64)
 EVERYBODY = torch.arange(CLIENTS)
@@ -528,3 +529,16 @@ def test_two_memories_of_two_plugins_add_up(play_toy: Play) -> None:
     played = play_toy(composition(("one", keeps("one")), ("two", keeps("two"))), rounds=1)
     assert set(played.state.memory) == {"one.kept", "two.kept"}
     assert dict(played.state.scopes) == {"one.kept": "run", "two.kept": "run"}
+
+
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_a_loss_without_gradient_is_refused_by_both_executors(
+    executor: str, play_toy: Play
+) -> None:
+    """Where clients are lanes, the gradient of a loss that is detached would be zero."""
+
+    def batch_loss(self: Any) -> Any:
+        return lambda batch: batch.logits.square().mean().detach()
+
+    with pytest.raises(PluginError, match=r"bad: client \d failed .* does not require grad"):
+        play_toy(bad(batch_loss=batch_loss), rounds=1, executor=executor)

@@ -250,7 +250,10 @@ class LaneStep:
         """Gradient of each parameter's tensor, losses and buffers, by the module's Python."""
         self.index, self.reached = index, set[str]()
         with self.space.fabric.autocast(), LaneConvolutions():
-            return self._outputs(*inputs)
+            outputs = self._outputs(*inputs)
+        if not self.reached:  # as a backward pass of one client would say
+            raise RuntimeError("the loss of a batch does not require grad: it reaches no parameter")
+        return outputs
 
     def _outputs(self, *inputs: Tensor) -> list[Tensor]:
         """The outputs as a function of tensors only."""
