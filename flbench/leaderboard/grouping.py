@@ -344,6 +344,23 @@ def refuse_mixed(results: Iterable[tuple[Path, Result]]) -> None:
                 raise UserError(f"{path} and {other_path} {what}; keep one of them")
 
 
+def uneven_marks(rows: Sequence[ResultGroup]) -> list[str]:
+    """What rows of one table do not share though it is drawn by the seed alone, with the seeds.
+
+    Such as `partition (seeds 0, 1)`: a plugin does not draw from the generator that it is given.
+    """
+    found: dict[str, list[int]] = {}
+    for seed in sorted({seed for row in rows for seed in row.seeds}):
+        marks = [one.fingerprint for row in rows for one in row.results if one.seed == seed]
+        for name in SHARED_MARKS:
+            if len({getattr(one, name) for one in marks}) > 1:
+                found.setdefault(name.replace("_", " "), []).append(seed)
+    return [
+        f"{name} (seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})"
+        for name, seeds in found.items()
+    ]
+
+
 def _must_agree(path: Path, result: Result) -> Iterator[tuple[tuple[object, ...], object, str]]:
     """What is equal in all files that have the same key, and what is said where it is not."""
     marks, method = result.fingerprint, result.method

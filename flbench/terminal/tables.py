@@ -20,6 +20,7 @@ from flbench.leaderboard.grouping import (
     metric_column,
     rows_of,
     shown_metrics,
+    uneven_marks,
 )
 from flbench.metrics import metrics_of
 from flbench.results.plain_rows import DIGITS, as_table
@@ -106,6 +107,8 @@ def _print_results(results: Sequence[Result], to: IO[str] | None = None) -> None
             ("seconds", False, lambda row: f"{row.seconds or 0:.1f}"),
         ]
         _print(title, *cells_of(rows, made), wrapped=["method"], to=to)
+        if uneven := uneven_marks(rows):
+            print(f"these rows do not share {', '.join(uneven)}: they cannot be compared", file=to)
         if further := [label for label in labels if label not in beside]:
             _print_client_metrics(rows, further, to)
 

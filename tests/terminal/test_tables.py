@@ -68,3 +68,12 @@ def test_the_text_of_a_table_is_the_same_everywhere(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert table_text([made(0.25)]) == elsewhere
     assert "0.2500" in elsewhere
+
+
+def test_rows_that_do_not_share_what_a_seed_draws_are_said_to_be_uneven() -> None:
+    one, other = made(method="a"), made(method="b")
+    assert "cannot be compared" not in table_text([one, other])
+    marks = other.fingerprint.model_copy(update={"partition": "else", "initial_weights": "other"})
+    text = table_text([one, other.model_copy(update={"fingerprint": marks})])
+    said = "these rows do not share partition (seed 0), initial weights (seed 0): they cannot be"
+    assert f"{said} compared" in text
