@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,7 +67,7 @@ class LoadedPlugin:
     kind: Any
     fields: Mapping[str, Parameter]
     presets: Presets
-    defaults: dict[str, Any]
+    defaults: Mapping[str, Any]
 
     def field(self, key: str) -> str | None:
         """The field that a `--set` key names: `field` or `plugin.field`; None = none of it."""
@@ -90,7 +91,7 @@ class LoadedPlugin:
         for key in sorted(settings, key=lambda key: "." in key):  # the full name wins
             if field := self.field(key):
                 given[field] = settings[key]
-        values = self.defaults | checked(f"method '{entry.name}'", self.kind, given)
+        values = dict(self.defaults) | checked(f"method '{entry.name}'", self.kind, given)
         if not stated:
             refuse_unused(f"method '{entry.name}'", self.fields, values)
         try:
@@ -228,12 +229,13 @@ def _load_plugin(name: str) -> LoadedPlugin:
             isinstance(one, Mapping) for one in presets.values()
         ):
             raise TypeError(f"presets is {presets!r:.60}, expected name -> parameter -> value")
-        return LoadedPlugin(entry, kind, known, presets, _typed_defaults(kind, known))
+        return LoadedPlugin(entry, kind, known, presets, _typed_defaults(kind))
     except Exception as error:
         raise PluginError(f"{entry}: its fields cannot be read: {in_one_line(error)}") from error
 
 
-def _typed_defaults(kind: Any, known: Mapping[str, Parameter]) -> dict[str, Any]:  # noqa: ANN401
+@cache
+def _typed_defaults(kind: Any) -> Mapping[str, Any]:  # noqa: ANN401
     """The defaults that become another value when they are read as their type, such as 1 as 1.0.
 
     A row with a default that is given and one without it are the same row.
@@ -241,6 +243,7 @@ def _typed_defaults(kind: Any, known: Mapping[str, Parameter]) -> dict[str, Any]
     Raises:
         TypeError: a default does not fit its own type.
     """
+    known = declared(kind)
     given = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
     typed = dict[str, Any]()
     for name, value in given.items():

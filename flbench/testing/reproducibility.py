@@ -256,11 +256,10 @@ def _resumed_after(method: MethodUnderTest, cut: int) -> None:
 def seeds_apart(method: MethodUnderTest) -> None:
     """A seed gives the same bytes, whichever seed was run before it in the same process.
 
-    `flbench run --seeds N` runs all of them in one, with one object of the plugin.
+    `flbench run --seeds N` runs all of them in one.
     """
-    stack = method.compose()
-    run_small(stack, method.suite())
-    after = run_small(stack, method.suite(), seed=1).stable
+    _ = method.usual_run  # of seed 0
+    after = method.run(seed=1).stable
     try:
         alone = in_fresh_process(run_of_seed, method.name, method.params, plain_suite(method), 1)
     except ProcessFailed as error:
@@ -268,8 +267,8 @@ def seeds_apart(method: MethodUnderTest) -> None:
     if differing := differing_keys(alone, after):
         raise method.failure(
             f"seed 1 after seed 0 differs from seed 1 alone in {', '.join(differing)}: what is kept"
-            " on the plugin, its class or its module (a cache) is not that of the seed: compute it"
-            " in `setup` and keep it in `memory`"
+            " on its class or its module (a cache) is not that of the seed: compute it in `setup`"
+            " and keep it in `memory`"
         )
 
 
