@@ -54,27 +54,27 @@ def leaderboard(
             raise UserError("--html writes the whole page: leave out other options but --check")
         _html(results, out, check)
         return
-    from flbench.leaderboard.build import FIGURES, INDEX, board, differences, refuse_by_hand
+    from flbench.leaderboard.build import FIGURES, board, differences, refuse_by_hand
     from flbench.leaderboard.kept_figures import KeptFigures
     from flbench.results.files import files_below, write_atomically
 
     suites = suite or []
     drawn = KeptFigures(out / FIGURES) if figures and not (check or redraw) else None
-    if not files_below(results, "seed-*.json") and (out / INDEX).exists():
-        raise UserError(
-            f"{results} has no result files, and {out} has pages of some: give the folder of the"
-            " results with --results"
-        )
     files = board(results, out, figures, suites, drawn)
     found = differences(out, files, figures, whole=not suites, suites=suites)
     if check:
         _check(found, results, out, suites)
         return
+    left = found.get("left over", [])
+    if left and not files_below(results, "seed-*.json"):
+        raise UserError(
+            f"{results} has no result files, and {out} has pages of some ({_shortened(left)}): give"
+            " the folder of the results with --results"
+        )
     new = {*found.get("missing", []), *found.get("differ", [])}
     refuse_by_hand(out, new)
     for name in sorted(new):
         write_atomically(out / name, files[name])
-    left = found.get("left over", [])
     for name in left:
         (out / name).unlink()
     if drawn is not None:

@@ -15,7 +15,7 @@ import typer
 
 from flbench.cli.options import COMMITTED, Executors, Root, Workers, board_command, read_workers
 from flbench.cli.show import digest_line
-from flbench.errors import Interrupted, UserError
+from flbench.errors import FlbenchError, Interrupted, UserError
 from flbench.results.difference import TOLERANCE
 from flbench.submission.verification import computed_otherwise, rounds_to_play
 from flbench.terminal.lines import tell
@@ -406,7 +406,10 @@ def _other_place(path: Path, result: Result | None = None) -> str:
 
     if not PLACE.fullmatch("/".join(path.absolute().parts[-2:])):
         return ""  # such as a file that came by mail
-    held = misplaced(path.absolute(), result or read_result(path))
+    try:
+        held = misplaced(path.absolute(), result or read_result(path))
+    except FlbenchError:
+        return ""  # it was removed while others were played
     return f"it holds another run than its place says: {held}" if held else ""
 
 

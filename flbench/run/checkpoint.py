@@ -345,9 +345,9 @@ def _changes(
     for kind in ("sources", "environment"):
         before, after = found[kind], getattr(origin, kind)
         names = sorted(before.keys() | after.keys())
-        # A metric that is asked for from now on changes nothing of what was measured.
-        added = {name for name in names if name.startswith("metric ") and name not in before}
-        names = [name for name in names if name not in added]
+        # A metric that is asked for from now on, or no longer, changes nothing that was measured.
+        both = before.keys() & after.keys()
+        names = [name for name in names if name in both or not name.startswith("metric ")]
         pairs = [(name, before.get(name, ""), after.get(name, "")) for name in names]
         changes += [one for one in pairs if one[1] != one[2] or core_digest.UNKNOWN in one]
     if changes and not consented:

@@ -101,19 +101,19 @@ def refuse_unlike(owner: str, one: nn.Module, other: nn.Module) -> None:
     Raises:
         PluginError: it is not.
     """
-    shared = {id(part) for part in one.parameters()} & {id(part) for part in other.parameters()}
-    if shared:
+    mine, theirs = ({id(p) for p in net.parameters() if p.requires_grad} for net in (one, other))
+    if mine & theirs:  # what is frozen may be loaded once
         raise PluginError(
             f"{owner}: built twice it is the same network, which a run before has trained: build a"
             " new one in each call (no cache)"
         )
-    mine, theirs = one.state_dict(), other.state_dict()
+    state, again = one.state_dict(), other.state_dict()
     wrong = [
         key
-        for key, value in mine.items()
-        if key not in theirs or not (value.is_meta or torch.equal(value, theirs[key]))
+        for key, value in state.items()
+        if key not in again or not (value.is_meta or torch.equal(value, again[key]))
     ]
-    if wrong or len(mine) != len(theirs):
+    if wrong or len(state) != len(again):
         raise PluginError(
             f"{owner}: built twice for one seed it has other weights ('{next(iter(wrong), '')}'):"
             " draw them with torch, whose generator is seeded here"
@@ -196,7 +196,8 @@ def refuse_other_answers(net: nn.Module, name: str, x: Tensor, y: Tensor, classe
     has_classes = task_of(y) == "classes"
     want = (*y.shape, classes) if has_classes else (len(y), classes)
     if isinstance(found, Tensor) and tuple(found.shape) == want:
-        if torch.allclose(found, again, rtol=1e-3, atol=1e-4, equal_nan=True):
+        same = isinstance(again, Tensor) and again.shape == found.shape
+        if same and torch.allclose(found, again, rtol=1e-3, atol=1e-4, equal_nan=True):
             return
         raise UserError(
             f"model '{name}': two passes over one sample in eval mode differ: expected the same,"

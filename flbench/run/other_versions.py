@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from flbench.results.files import read_in_place
+from flbench.results.files import misplaced, read_in_place, read_result
 from flbench.results.schema import Result
 from flbench.suite import fingerprint
 
@@ -31,7 +31,7 @@ def file_of_any_version(spec: RunSpec) -> Path | None:
 
 
 def file_of_another_version(
-    spec: RunSpec, read: Callable[[Path], Result] = read_in_place
+    spec: RunSpec, read: Callable[[Path], Result] = read_result
 ) -> Path | None:
     """A result file of the same settings and precision by another version of the method."""
     own = tuple(one.version for one in spec.method.described.plugins)
@@ -45,17 +45,20 @@ def file_of_another_version(
 
 
 def files_alike(
-    spec: RunSpec, read: Callable[[Path], Result] = read_in_place
+    spec: RunSpec, read: Callable[[Path], Result] = read_result
 ) -> list[tuple[tuple[str, ...], Path]]:
     """The files of runs with the settings of this one, each with the versions of its plugins.
 
-    A parameter that a result does not have came later; it must have its default.
+    A parameter that a result does not have came later; it must have its default. Copies that lie in
+    no run's place, such as a folder that was renamed, are left out.
     """
     suite, method = fingerprint(spec.suite.settings()), spec.method.described
     defaults = {one.name: one.default for _, layer in spec.method.layers for one in fields(layer)}
     alike = []
     for path in sorted(spec.path.parent.parent.glob(f"*/{spec.path.name}")):
         found = read(path)
+        if misplaced(path, found):
+            continue
         given = {**{name: defaults.get(name) for name in method.params}, **found.method.params}
         if found.fingerprint.suite == suite and found.tuning is None and given == method.params:
             alike.append((tuple(one.version for one in found.method.plugins), path))

@@ -8,7 +8,7 @@ from pathlib import Path
 from flbench.core.dataset import Dataset
 from flbench.errors import MissingData, UserError
 from flbench.federation.federation import data_hash
-from flbench.federation.loading import load_dataset
+from flbench.federation.loading import load_dataset, opens_argument
 from flbench.results.files import read_result, refuse_misplaced
 from flbench.results.schema import Result
 from flbench.run.spec import RunSpec
@@ -28,7 +28,8 @@ def data_digests(
         dataset = load(name, root)
     except MissingData:
         return ()
-    return data_hash(dataset), data_hash(dataset, samples_alone=True)
+    older = [data_hash(dataset, samples_alone=True)] if opens_argument(dataset.name) else []
+    return data_hash(dataset), *older
 
 
 def refuse_other_result(

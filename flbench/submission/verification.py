@@ -242,8 +242,9 @@ def replay(
         if "[" in spec.suite.dataset and dataset.name != spec.suite.dataset:
             raise UserError(f"the file is of {spec.suite.dataset}; what is there is {dataset.name}")
         run, state = prepare(spec, dataset)
-        if result.fingerprint.data == data_hash(dataset, samples_alone=True):  # of an older version
-            marks = run.marks.model_copy(update={"data": result.fingerprint.data})
+        stated = result.fingerprint.data
+        if stated != run.marks.data and stated == data_hash(dataset, samples_alone=True):
+            marks = run.marks.model_copy(update={"data": stated})  # of an older version
             run.origin = replace(run.origin, marks=marks)
         unlike = [
             f"fingerprint.{name}: {stated} in the file, {here} here"

@@ -144,6 +144,10 @@ def test_changed_code_is_named_until_it_was_run_again(
     assert told(tmp_path / "b2", [old], audit(old)) == {
         "fedavg": mentioning("1 of 1 seeds", "2026-01-02", "flbench 0.2.0")
     }
+    silent = audit(old, sources={})
+    assert told(tmp_path / "b3", [old], silent) == {
+        "fedavg": mentioning("1 of 1 seeds", "code changed since")
+    }, "a line that names no code says nothing of it"
     unknown = made(0.5, method="gone", plugin={"source": "old"})
     assert told(tmp_path / "c", [unknown, made(0.4)]) == {"gone": "", "fedavg": ""}, "not known"
     assert told(tmp_path / "d", [made(0.5, method="cfl", plugin={"source": "same"})]) == {"cfl": ""}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from committed import committed_tables
@@ -357,3 +358,16 @@ def test_who_is_the_same_client_in_every_seed() -> None:
     assert same_clients([ResultGroup("m", (named,))])[0].tolist() == [*range(7)]  # type: ignore[index]
     dealt = made(suite={**suite, "partition": {"name": "dirichlet"}})
     assert same_clients([ResultGroup("m", (dealt,))]) is None
+
+
+def test_the_text_on_a_paper_is_that_of_the_installed_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file says of it is in no fingerprint."""
+    write(tmp_path, made(suite={"paper": "a proven optimum"}))
+    (table,) = tables(tmp_path)
+    assert table.settings["paper"] == "a proven optimum", "of a suite that is not installed"
+    installed = Mock(paper="Table I", printed={}, hash=lambda: table.fingerprint, version=1)
+    monkeypatch.setattr("flbench.leaderboard.table.suite_of", lambda name, dataset: installed)
+    (table,) = tables(tmp_path)
+    assert table.settings["paper"] == "Table I"

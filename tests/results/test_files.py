@@ -588,6 +588,12 @@ LINE = "one line of at most 200 printable characters expected"
         ("notes.0.round", "1", "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("notes.0.name", 1, "'notes.0': a whole number 'round' and a text 'name' expected"),
         ("tuning", {"budget": 0}, "'tuning.budget': input should be greater than or equal to 1"),
+        (
+            "tuning",
+            {"budget": 2, "tried": 9, "seeds": [100], "score": "accuracy"},
+            "'tuning.tried': at most the 2 of 'tuning.budget' expected, got 9",
+        ),
+        ("seconds", {"train": -3.0}, "'seconds.train': input should be greater than or equal to 0"),
         ("seconds", {"a\nb": 1.0}, f"'seconds.a\\nb': {LINE}"),
     ],
     ids=str,

@@ -337,6 +337,19 @@ def test_another_core_library_or_option_is_refused_by_its_name(what: str, path: 
     ]
 
 
+def test_other_code_of_a_metric_is_refused_and_a_new_or_dropped_metric_is_not(
+    tmp_path: Path,
+) -> None:
+    def of(**metrics: str) -> Origin:
+        named = {f"metric {name}": code for name, code in metrics.items()}
+        return replace(ORIGIN, sources={**ORIGIN.sources, **named})
+
+    path = written(tmp_path / "seed-0.checkpoint.safetensors", origin=of(f1="ab", auc="ab"))
+    assert "metric f1 (ab then, cd now)" in refused(path, of(f1="cd", auc="ab"))
+    assert not load(path, of(f1="ab", auc="ab", ece="ef")).history.source_changes
+    assert not load(path, of(f1="ab")).history.source_changes
+
+
 def test_a_core_whose_sources_are_missing_is_not_even_its_own(tmp_path: Path) -> None:
     origin = replace(ORIGIN, environment={"core": UNKNOWN}, core_parts={})
     path = written(tmp_path / "seed-0.checkpoint.safetensors", origin=origin)

@@ -9,9 +9,14 @@ import pytest
 from kept_runs import kept_spec, played_to_disk
 
 from flbench.engine.options import EngineOptions
+from flbench.errors import UserError
 from flbench.results.files import save_result
 from flbench.results.schema import Result
-from flbench.run.other_versions import file_of_another_version, file_of_any_version
+from flbench.run.other_versions import (
+    file_of_another_version,
+    file_of_any_version,
+    result_of_any_version,
+)
 from flbench.run.spec import RunSpec
 
 
@@ -47,6 +52,21 @@ def test_the_newest_other_version_stands_in(ran: tuple[RunSpec, Result]) -> None
     assert file_of_another_version(spec) == newest.parent.with_name("a") / newest.name
     save_result(spec.path, result)
     assert file_of_any_version(spec) == spec.path
+
+
+def test_a_copy_in_no_run_s_place_is_none_of_them(ran: tuple[RunSpec, Result]) -> None:
+    """Such as a folder that was renamed by hand; in the run's own place it is refused."""
+    spec, result = ran
+    path = put(spec, result, "a", "0.0.1")
+    kept = path.parent.with_name("kept") / path.name
+    kept.parent.mkdir()
+    kept.write_bytes(path.read_bytes())
+    path.unlink()
+    assert file_of_any_version(spec) is file_of_another_version(spec) is None
+    spec.path.parent.mkdir(exist_ok=True)
+    spec.path.write_bytes(kept.read_bytes())
+    with pytest.raises(UserError, match=r"holds another run, fedavg/a/seed-0\.json: move it there"):
+        result_of_any_version(spec)
 
 
 def test_another_precision_is_no_other_version(ran: tuple[RunSpec, Result]) -> None:

@@ -11,6 +11,9 @@ from mentions import mention, mentioning, mentions
 from toy import Play, Typed, toy_suite
 
 from flbench.errors import BadParameter, Undefined, UnknownName, UserError
+from flbench.plugin.registry import Entry
+from flbench.plugin.source_inspection import loaded_source
+from flbench.run import setup
 from flbench.run.composition import compose, joined
 from flbench.run.setup import code_of
 from flbench.submission.admission import _plugins as not_installable
@@ -95,6 +98,18 @@ def test_their_code_is_part_of_what_a_checkpoint_and_a_worker_compare(play_toy: 
     assert all(code.values())
     assert code.items() <= code_of(job).items()
     assert code_of(job).items() <= sources_of(job).items(), "networks and flbench too"
+
+
+def test_so_is_that_of_metrics_of_other_packages(
+    play_toy: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = play_toy("fedavg", rounds=1, metrics=("f1", "ece")).job
+    assert not [name for name in code_of(job) if name.startswith("metric ")], "of the core"
+    theirs = Entry("metrics", "f1", f"{__name__}:f1", "theirs", "1.0")
+    monkeypatch.setattr(setup, "entries", lambda kind: {"f1": theirs})
+    found = {name: code for name, code in code_of(job).items() if name.startswith("metric ")}
+    assert found == {"metric f1": loaded_source(__name__)}
+    assert loaded_source(__name__) != ""
 
 
 def test_a_result_says_where_their_code_has_changed(play_toy: Play, tmp_path: Path) -> None:
