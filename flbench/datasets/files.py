@@ -125,6 +125,27 @@ def in_range(pixels: Tensor, scale: tuple[Sequence[float], Sequence[float]]) -> 
     return x.div_(255).sub_(mean).div_(std)
 
 
+DARK = 64
+"""Below this, the brightest byte of images says that white is another number than 255."""
+
+
+def dark_notes(brightest: int) -> list[str]:
+    """A note on images whose bytes are 0..`brightest`, where that is far from 255.
+
+    Example:
+        >>> dark_notes(16)  # doctest: +ELLIPSIS
+        ['its bytes are 0..16 and are divided by 255, so that all images are dark: ...']
+        >>> dark_notes(200)
+        []
+    """
+    if brightest >= DARK:
+        return []
+    return [
+        f"its bytes are 0..{brightest} and are divided by 255, so that all images are dark: if"
+        f" {brightest} is white, scale them to 0..255"
+    ]
+
+
 def checked(path: Path, pixels: Pixels, classes: int) -> Pixels:
     """Return the images if there are any, with one label in 0..classes-1 per image."""
     if len(pixels.x) != len(pixels.y) or len(pixels.y) == 0:

@@ -31,6 +31,7 @@ from flbench.datasets.files import (
     SIGNED,
     asked_kind,
     damaged,
+    dark_notes,
     folder_and_size,
     in_range,
     narrowed,
@@ -106,6 +107,8 @@ def hub(root: Path, argument: str) -> Dataset:
     )  # fmt: skip
     values = [value for part in parts for value in part[x]]
     samples = as_samples(name, x, values, options, kind)
+    if hasattr(values[0], "getbands"):
+        notes += dark_notes(round(float(samples.max()) * 127.5 + 127.5))
     columns_of_targets = {
         label: named_labels(parts[0], label, [value for part in parts for value in part[label]])
         for label in targets

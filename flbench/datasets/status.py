@@ -213,7 +213,8 @@ def _doubts(data: Dataset) -> list[str]:
         again = len(keys) - len(np.unique(keys))
         text = f"{again:,} of {len(keys):,} samples are equal to another one in x: where parts are"
         return [f"{text} drawn, some are trained and tested on"] if again else []
-    found, test = [], data.test.numpy()
+    test = data.test.numpy()
+    found = _unlike(rows[~test], rows[test], data.x.shape[1:]) if data.x.is_floating_point() else []
     if again := int(np.isin(keys[test], keys[~test]).sum()):
         found.append(f"{again:,} of {test.sum():,} test samples are training samples too, equal x")
     if data.task == "classes" and data.y.ndim == 1:
@@ -224,6 +225,39 @@ def _doubts(data: Dataset) -> list[str]:
             count = int(np.isin(y[test], new).sum())
             found.append(f"nobody trains on {_some(named)}: {count:,} test samples have that label")
     return found
+
+
+UNLIKE = 20
+"""How many times as wide the numbers of a part may be before their scale is doubted."""
+LOOKED_AT = 1000
+"""Samples of a part that are looked at for that."""
+
+
+def _unlike(train: np.ndarray, test: np.ndarray, shape: Sequence[int]) -> list[str]:
+    """A note where the numbers of one part are far wider than those of the other.
+
+    Nine tenths of the numbers are compared: of each column of a table, of all pixels of images.
+
+    Args:
+        train: training samples, shape (m, F).
+        test: test samples, shape (n, F).
+        shape: of one sample.
+    """
+    parts = [part[:: len(part) // LOOKED_AT + 1] for part in (train, test)]
+    if len(shape) > 1:
+        parts = [part.reshape(-1, 1) for part in parts]
+    low, high = np.stack([np.quantile(part, (0.05, 0.95), axis=0) for part in parts], axis=1)
+    widths = high - low
+    wide = (widths.min(axis=0) > 0) & (widths.max(axis=0) > UNLIKE * widths.min(axis=0))
+    if not wide.any():
+        return []
+    at = int(wide.argmax())
+    first, second = (f"{low[part, at]:.4g}..{high[part, at]:.4g}" for part in (0, 1))
+    where = "" if len(shape) > 1 else f"of number {at + 1} of a sample, "
+    return [
+        f"{where}most training values are {first}, most test values {second}: if the parts were"
+        " scaled apart, scale them alike"
+    ]
 
 
 def targets(data: Dataset) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from flbench.datasets.files import (
     arrays,
     asked_kind,
     damaged,
+    dark_notes,
     folder_and_size,
     joined,
     narrowed,
@@ -41,6 +42,8 @@ from flbench.errors import BadParameter
 from flbench.results.files import user_path
 from flbench.tasks import TASKS, TaskName
 
+SAMPLES = ("x", "x_train", "x_test")
+"""Arrays of samples."""
 DOMAINS = ("domains", "domains_train", "domains_test")
 """Arrays that say whose a sample is."""
 CLIENTS = re.compile(
@@ -80,8 +83,10 @@ def npz(root: Path, argument: str) -> Dataset:
         y = numbered(path, "labels", y)
         count = int(y.max()) + 1
     domains = domains_of(path, stored, [len(y) for _, y in parts])
+    bytes_of = [stored[key] for key in SAMPLES if key in stored and stored[key].dtype == np.uint8]
+    dark = dark_notes(max(int(array.max()) for array in bytes_of)) if bytes_of else []
     data = Dataset(
-        f"npz:{argument}", x, y, count, domains, test, notes=left_out(path, stored),
+        f"npz:{argument}", x, y, count, domains, test, notes=(*left_out(path, stored), *dark),
         keeps_test=True, task=task,
     )  # fmt: skip
     data = by_time(data, x.numpy()) if x.ndim < 4 else data
@@ -261,6 +266,6 @@ def images(root: Path, argument: str) -> Dataset:
         made,
         label_names=tuple(found.classes),
         domain_names=tuple(found.domains),
-        notes=tuple(found.notes),
+        notes=(*found.notes, *dark_notes(int(found.pixels.x.max()))),
         keeps_test=True,
     )

@@ -14,6 +14,7 @@ from PIL import Image
 
 from flbench.core.dataset import Dataset
 from flbench.datasets import derived
+from flbench.datasets.status import facts
 from flbench.errors import BadParameter, MissingData, UnknownName, UserError
 from flbench.federation.loading import load_dataset
 
@@ -463,6 +464,30 @@ def test_arrays_that_are_not_read_are_no_secret(tmp_path: Path, key: str) -> Non
         return
     with pytest.raises(UserError, match=mention(key)):
         load_dataset(f"npz:{path}", Path("nowhere"))
+
+
+@pytest.mark.parametrize("brightest", [1, 16, 63, 64, 255])
+def test_images_that_are_dark_throughout_are_noted(tmp_path: Path, brightest: int) -> None:
+    ink = np.tile(np.array([0, brightest], np.uint8), (12, 2, 1))
+    path = stored(tmp_path / "mine.npz", x_train=ink, x_test=ink[:6] // 2)
+    for name, picture in (("a", ink[0]), ("b", ink[0, :, ::-1])):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        Image.fromarray(picture).save(tmp_path / "folder" / name / "1.png")
+    for found in (through(path), through(tmp_path / "folder", "images")):
+        noted = [note for note in found.notes if f"bytes are 0..{brightest} " in note]
+        assert len(noted) == len(found.notes) == (brightest < 64)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 4, 4)])
+def test_parts_that_were_scaled_apart_are_noted(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = RNG.random((40, *shape)).astype(np.float32)
+    y = np.arange(40) % 4
+    for factor, count in ((1, 0), (5, 0), (255, 1), (1 / 255, 1)):
+        path = stored(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x * factor, y_test=y)
+        assert sum("scale them alike" in text for _, text in facts(through(path))) == count
+    x[:, :1] = 0  # a number that says nothing is no other scale
+    path = stored(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    assert not any("scale them alike" in text for _, text in facts(through(path)))
 
 
 def shown(file: Path, level: int) -> None:
