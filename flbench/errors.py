@@ -6,7 +6,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -237,3 +237,27 @@ def naming(path: Path | None = None) -> Iterator[None]:
         if (found := machine_error(error, path)) is None:
             raise
         raise found from error
+
+
+def field_of(place: Sequence[int | str], table: object) -> str:
+    """The dotted name of a field of a table or list, without the types that pydantic puts in.
+
+    Example:
+        >>> field_of(("up", "list", 1), {"up": [1, -3]}), field_of(("up", "number"), {"up": 0})
+        ('up.1', 'up')
+    """
+    parts: list[str] = []
+    for at, part in enumerate(place, 1):
+        if isinstance(table, dict):
+            is_type = part in table.values() or any(one in table for one in place[at : at + 1])
+            if part not in table and is_type:
+                continue
+            table = table.get(part)
+        elif isinstance(table, list | tuple):
+            if not isinstance(part, int):
+                continue
+            table = table[part] if part < len(table) else None
+        else:
+            break
+        parts.append(str(part))
+    return ".".join(parts)

@@ -666,7 +666,8 @@ METRICS = (
     ),
     Metric(
         "mb_per_client", _megabytes, "MB/client", 2, False,
-        "megabytes sent and received per client in the whole run",
+        "megabytes sent and received per client in the whole run; what peers send counts at the"
+        " receiver alone",
         family="cost", tables=EVERYWHERE, kind="bytes",
     ),
     Metric(

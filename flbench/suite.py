@@ -35,7 +35,7 @@ from flbench.core.local_training import LocalTraining
 from flbench.core.parameters import checked, declared, refuse_unused
 from flbench.core.period_settings import PeriodSettings, starts_of
 from flbench.core.setting_text import parse, written
-from flbench.errors import BadParameter, PluginError, UnknownName, UserError, text_of
+from flbench.errors import BadParameter, PluginError, UnknownName, UserError, field_of, text_of
 from flbench.metrics import Rule
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.results.files import read_bounded
@@ -532,7 +532,7 @@ def build_suite(
         if _drop_without_effect(suite, merged, given):
             suite = Suite.model_validate(merged)
     except ValidationError as error:
-        raise _refusal(name, error.errors()[0]) from None
+        raise _refusal(name, error.errors()[0], merged) from None
     for setting, why in unused_settings(suite):
         if any(name == setting or name.startswith(f"{setting}.") for name in given):
             raise BadParameter(f"suite '{suite.name}': {why}")
@@ -614,10 +614,10 @@ def _names(table: Mapping[str, object], place: str = "") -> Iterator[str]:
             yield from _names(value, f"{place}{key}.")
 
 
-def _refusal(name: str, problem: Any) -> UserError:  # noqa: ANN401 - pydantic's description
+def _refusal(name: str, problem: Any, table: object) -> UserError:  # noqa: ANN401 - pydantic's
     """The error of a field that does not fit: what was expected, its default, what came."""
-    path = [str(part) for part in problem["loc"]]
-    field = ".".join(path)
+    field = field_of(problem["loc"], table)
+    path = field.split(".")
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return UnknownName(f"field of suite '{name}'", field, suite_fields(), listed="there are")
     if problem["type"] == "missing":

@@ -72,9 +72,14 @@ class DPFedAvg:
 
     @fl.hookimpl
     def setup(self, ctx: fl.Context) -> fl.Setup | None:
-        """Refuse to begin without the accountant."""
+        """Refuse to begin without the accountant, or with means by samples: no epsilon."""
         if self.delta:
             accounting()
+        if self.delta and self.noise and self.weights == "samples":
+            raise fl.Undefined(
+                "delta > 0 needs a uniform mean, and by weights=samples how much a client counts"
+                " is its own secret: set weights=uniform or capped"
+            )
         return None
 
     @fl.hookimpl

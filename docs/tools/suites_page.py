@@ -248,6 +248,8 @@ def _periods() -> list[str]:
             "Clients that are not there are sampled in no cohort and are in no figure and no group",
             "of that round. A stage that is not aggregated (a probe) asks them all the same, as",
             "methods that group all clients in one stage need everybody; the result warns of it.",
+            "Methods that pool all samples, or call clients at times of their own, are skipped",
+            "where clients come or leave.",
         ),
         (
             "The summary of a result has the accuracy of each period and the",
@@ -350,7 +352,12 @@ def _clock() -> list[str]:
             "missing; a stage that is not aggregated waits for everybody. Server, evaluation and",
             "newcomers take no time. With edge servers ([hooks](hooks.md#edge-servers)) clients",
             "take (bits) / `client_edge`, and (bits) / `edge_cloud` of the slowest edge comes",
-            "after the stage.",
+            "after the stage. What clients send each other takes the receiver's `down` alone.",
+        ),
+        (
+            "Where every client trains at times of its own (`fedasync`, `fedbuff`), `deadline` and",
+            "`absent` have no effect, which the run says, and something has to take time, or the",
+            "method is skipped.",
         ),
         (
             "What becomes of clients that are absent, drop out or are late, and of the ledger:",

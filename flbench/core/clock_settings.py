@@ -126,7 +126,8 @@ def drawn(speed: Speed | None, generator: np.random.Generator, names: int) -> np
         case Lognormal():
             return speed.median * np.exp(speed.sigma * generator.standard_normal(names))
         case Uniform():
-            return speed.low + (speed.high - speed.low) * generator.random(names)
+            low, high = sorted((speed.low, speed.high))
+            return low + (high - low) * generator.random(names)
         case tuple():
             if len(speed) < names:
                 raise BadParameter(f"expected {names} numbers, one per client, got {len(speed)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ class SimulatedClock:
         up: bits per second that each client sends, shape (N,), float64; infinite = at once.
         down: bits per second that each client receives, shape (N,), float64.
         client_edge: bits per second between each client and its edge, shape (N,), float64.
-        edge_cloud: bits per second between each edge and the server, shape (N,), float64.
+        edge_cloud: bits per second between each edge and the server, shape (N,), float64; NaN = a
+            list says nothing of it.
         dropout: probability that a client does not answer in a round.
         absent: probability that a client cannot be called in a round.
         deadline: seconds after the start of a stage from which on uploads are not used.
@@ -60,7 +61,7 @@ class SimulatedClock:
         for name in (*SPEEDS, *LINKS):
             speed = getattr(settings, name)
             if name == "edge_cloud" and isinstance(speed, tuple):
-                speed = (*speed, *[inf] * (count - len(speed)))  # there are fewer edges
+                speed = (*speed, *[nan] * (count - len(speed)))  # there are fewer edges
             try:
                 table = drawn(speed, rng(seed, "clock", name), count)
             except BadParameter as error:
@@ -204,6 +205,9 @@ class StageTimer:
         """The time after everything was sent that the stages did not account for.
 
         Edges talk to the server when their clients are done.
+
+        Raises:
+            BadParameter: the list of their speeds has none for one of them.
         """
         if self.clock is None:
             return now
@@ -211,8 +215,17 @@ class StageTimer:
         self._counted = {way: bits.clone() for way, bits in self.ledger.client_bits.items()}
         everyone = torch.arange(self.ledger.clients)
         nothing = torch.zeros_like(everyone)
-        above = spent["edge-cloud"] / self.clock.edge_cloud
-        return now + float(self._seconds(everyone, nothing, spent).max()) + float(above.max())
+        above = spent["edge-cloud"].nonzero()[:, 0]
+        speeds = self.clock.edge_cloud[above]
+        if bool(speeds.isnan().any()):
+            listed = int((~self.clock.edge_cloud.isnan()).sum())
+            raise BadParameter(
+                f"suite: 'clock.edge_cloud': expected {int(above.max()) + 1} numbers, one per edge,"
+                f" got {listed}"
+            )
+        seconds = spent["edge-cloud"][above] / speeds
+        last = float(seconds.max()) if len(seconds) else 0.0
+        return now + float(self._seconds(everyone, nothing, spent).max()) + last
 
     def _seconds(self, clients: Tensor, steps: Tensor, spent: dict[str, Tensor]) -> Tensor:
         """Seconds that clients take for steps and bits by direction, shape (n,)."""

@@ -8,7 +8,7 @@ follows them when ids change.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -117,6 +117,7 @@ def periods_of(
     groups: Tensor | None,
     names: Sequence[int],
     classes: int,
+    held: Sequence[Collection[int]] | None = None,
 ) -> tuple[Period, ...]:
     """The periods of a federation.
 
@@ -127,6 +128,8 @@ def periods_of(
         groups: true group per client at first, shape (N,), or None.
         names: number of each client in the addresses of random generators, by id.
         classes: number of labels; 0 = samples have no classes.
+        held: the labels of each client's samples, by id; None = not known. A swap of labels that a
+            client does not have changes nothing of it, so that it keeps its true group.
 
     Raises:
         UserError: a change names what is not there, cannot be made, or leaves nobody.
@@ -134,6 +137,7 @@ def periods_of(
     by_id = np.asarray(names)
     ids = np.argsort(by_id)  # of each name
     plan = _Plan(seed, len(names), classes, None if groups is None else groups.numpy()[ids])
+    plan.held = None if held is None else [held[int(at)] for at in ids]
     found = []
     for start in (1, *starts_of(changes, rounds)):
         for number, change in enumerate(changes):
@@ -158,6 +162,7 @@ class _Plan:
         self.transforms: list[LabelsAndTurn] = [(tuple(range(classes)), 0)] * clients
         self.absences: list[tuple[Indices, float, float]] = []
         self.numbers: dict[tuple[object, ...], int] = {}
+        self.held: list[Collection[int]] | None = None
         for group in () if groups is None else np.unique(groups).tolist():
             self.numbers[group, *self.transforms[0]] = group
 
@@ -256,6 +261,7 @@ class _Plan:
 
     def transform(self, change: PeriodSettings, chosen: Indices) -> None:
         """Swap labels of the data that some clients have now, or rotate them."""
+        changed = False
         for source in self.origin[chosen].tolist():
             labels, degrees = self.transforms[source]
             if change.labels and not labels:
@@ -264,5 +270,15 @@ class _Plan:
                 got = max(map(max, change.labels))
                 raise UserError(f"periods: labels 0 to {len(labels) - 1} expected, got {got}")
             swapped = dict(pair for a, b in change.labels for pair in ((a, b), (b, a)))
+            if self.held is not None and not change.degrees:
+                now = {labels[one] for one in self.held[source]} if labels else set()
+                if not now & swapped.keys():
+                    continue
+            changed = True
             after = tuple(swapped.get(label, label) for label in labels)
             self.transforms[source] = after, (degrees + change.degrees) % 360
+        if not changed:
+            raise UserError(
+                f"periods: {change.change} from round {change.start} on: nobody changes, as none of"
+                " these clients has such labels"
+            )

@@ -402,7 +402,9 @@ METHOD: Column = ("method", True, lambda row: str(row.name))
 
 
 def metric_column(metric: Metric, digits: int | None = None) -> Column:
-    """A metric's column: mean over seeds, and deviation where it shows one.
+    """A metric's column: mean over the seeds that have it, and deviation where it shows one.
+
+    Where some have it and some do not, as a target that was not reached, it says how many have.
 
     Args:
         metric: which.
@@ -411,7 +413,9 @@ def metric_column(metric: Metric, digits: int | None = None) -> Column:
     places = metric.digits if digits is None else digits
 
     def shown(row: ResultGroup) -> str:
-        return mean_std(row.column(metric.name), places, spread=metric.spread)
+        values = row.column(metric.name)
+        few = f" ({len(values)} of {len(row.results)})" if len(values) < len(row.results) else ""
+        return mean_std(values, places, spread=metric.spread) + (few if values else "")
 
     return (metric.heading, False, shown)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from flbench.errors import BadParameter
-from flbench.metrics import CONVERGED
+from flbench.leaderboard.statistics import estimate
+from flbench.metrics import CONVERGED, HEADLINE, JUDGED, Floats
 from flbench.papers.paper import Claim, Lead, Paper
 from flbench.papers.reproduction import (
     ROUNDING,
@@ -27,6 +30,7 @@ from flbench.results.schema import Result
 from flbench.run.other_versions import file_of_any_version
 from flbench.sweeps.request import RunRequest
 from flbench.sweeps.study import grid_rows, read_grid
+from flbench.tasks import TASKS
 
 if TYPE_CHECKING:
     from flbench.terminal.console import SweepProgress
@@ -39,7 +43,12 @@ PaperResults = Mapping[ResultPlace, ByMethod]
 """The results of a table or a study."""
 SHARES = ("accuracy_", "unseen_accuracy")
 """How names of accuracies begin."""
-COLUMNS = ("suite", "data set", "method", "best other", "ahead by", "published", "seeds", "verdict")
+COLUMNS = (
+    "suite", "data set", "method", "best other", "ahead by", "95 % interval", "published", "seeds",
+    "verdict",
+)  # fmt: skip
+NUMBERS = ("ahead by", "95 % interval", "published")
+"""Those that hold numbers."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class FoundLead:
         ahead: in how many of these the method is ahead of all others.
         published: by how much it is ahead in the paper; None = the paper does not say.
         missing: others without a result.
+        interval: 95 % interval of `by` (`Estimate.shown`); None = clients have no such number.
+        lacks: what is said of a run without the number.
     """
 
     place: ResultPlace
@@ -66,14 +77,22 @@ class FoundLead:
     ahead: int
     published: float | None
     missing: tuple[str, ...]
+    interval: tuple[float, float] | None = None
+    lacks: str = "not reached"
 
     @property
     def verdict(self) -> str:
-        """In words; of what was compared, and what was not."""
+        """In words; of what was compared, and what was not.
+
+        Means over clients are judged by their interval, other numbers by each seed.
+        """
         if self.never:
-            said = f"not reached in {self.never} of {self.seeds}"
+            said = f"{self.lacks} in {self.never} of {self.seeds}"
         elif self.by is None:
             said = "holds: no other reaches it"
+        elif self.interval is not None:
+            low, high = self.interval
+            said = "holds" if low > 0 else "does not hold" if high < 0 else "not separable"
         elif abs(self.by) <= ROUNDING:
             said = "level"
         elif self.by < 0:
@@ -117,7 +136,52 @@ def leads_found(
             kept = {
                 name: [numbers[name][seed] for seed in seeds] for name in (lead.method, *others)
             }
-            yield _found(lead, place, kept, missing)
+            one = _found(lead, place, kept, missing)
+            mine, best = ([runs[name][seed] for seed in seeds] for name in (lead.method, one.best))
+            yield replace(
+                one,
+                interval=None if lead.common or one.never else lead_interval(mine, best, column),
+                lacks="not final" if column.endswith(TO_FINAL) else one.lacks,
+            )
+
+
+def lead_interval(
+    mine: Sequence[Result], others: Sequence[Result], column: str
+) -> tuple[float, float] | None:
+    """95 % interval of the mean by which one method is ahead of another, over clients and seeds.
+
+    Of one or two seeds it is over their clients alone.
+
+    Args:
+        mine: results of one method, by seed.
+        others: of the other, the same seeds.
+        column: a name in their summaries.
+
+    Returns:
+        None where the number is no mean over clients, or there is one client.
+    """
+    differences = []
+    for one, other in zip(mine, others, strict=True):
+        ours, theirs = client_values(one, column), client_values(other, column)
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            return None
+        gains: Floats = TASKS[one.task or "classes"].gain(ours, theirs)
+        differences.append(gains[~np.isnan(gains)])
+    if not all(map(len, differences)):
+        return None
+    low, high = estimate(differences).shown.tolist()
+    return None if isnan(low) else (low, high)
+
+
+def client_values(result: Result, column: str) -> Floats | None:
+    """Each client's number behind a mean of the summary, shape (n,); None = it is no such mean."""
+    task = TASKS[result.task or "classes"]
+    if column == task.named(HEADLINE):
+        return result.clients.headline_values()
+    if column == task.named(JUDGED["own"]):
+        return result.outcome().own_headline_values() if result.own else None
+    known = result.unseen.headline_values(task.name) if result.unseen else {}
+    return known.get(column)
 
 
 def _number(one: Result, column: str, domains: Sequence[str]) -> float | None:
@@ -201,6 +265,7 @@ def cells(one: FoundLead, column: str) -> tuple[str, ...]:
         one.method,
         one.best,
         by,
+        "-" if one.interval is None else "[{:+.{d}f}, {:+.{d}f}]".format(*one.interval, d=digits),
         published,
         f"{one.ahead} of {one.seeds}",
         one.verdict,

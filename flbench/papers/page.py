@@ -13,6 +13,7 @@ from flbench.leaderboard.markdown import grid as markdown_table
 from flbench.leaderboard.pages import page_of
 from flbench.metrics import Rule
 from flbench.papers.claims import COLUMNS as LEAD_COLUMNS
+from flbench.papers.claims import NUMBERS as LEAD_NUMBERS
 from flbench.papers.claims import StoredResults, compared, found_leads, verdicts_of
 from flbench.papers.claims import cells as lead_cells
 from flbench.papers.drawings import FOLDER, file_of, has_data, study_rows
@@ -33,6 +34,16 @@ from flbench.papers.reproduction import (
     of_domain,
     planned,
 )
+from flbench.results.audits import (
+    LOG,
+    Audit,
+    content_digest,
+    latest,
+    latest_part,
+    read_audits,
+    rounds_of,
+    run_key,
+)
 from flbench.results.plain_rows import as_table
 from flbench.sweeps.request import RunRequest
 
@@ -49,8 +60,17 @@ VERDICTS_EXPLAINED = (
     " from no row that was run. *Doubtful* numbers of the paper get no verdict, nor do numbers of"
     " ours that are *not final*. *Tau* is Kendall's, of our means against the paper's numbers (1:"
     " the same order), with the 95 % interval of a bootstrap over seeds; of two seeds, the range of"
-    " both and their mean. Results are of this version of flbench, else of the newest that has"
+    " both and their mean. In the list that follows it is the lowest and the highest of the suites"
+    " and data sets of a table. Results are of this version of flbench, else of the newest that has"
     " them."
+)
+LEADS_EXPLAINED = (
+    "A mean over clients is ahead (*holds*) or behind (*does not hold*) where the 95 % interval of"
+    " its difference from the best of the others leaves out 0, else *not separable*; of one or two"
+    " seeds the interval is over their clients, and says nothing of other seeds. Of other numbers,"
+    " such as rounds, the claim *holds* where the method is ahead in all seeds, and *for the means"
+    " alone* where it is ahead on average. *No verdict*: the claim is one that no such comparison"
+    " tests, and what was measured stands there."
 )
 RULES: Mapping[Rule, str] = {
     "own": "*Own* models are judged: what each client had after its last local training.",
@@ -95,11 +115,13 @@ def page(paper: Paper, request: RunRequest, progress: SweepProgress) -> str:
     }
     lines += _overview(paper, found)
     known: dict[tuple[str, ...], str] = {}
+    audits = read_audits(request.out.parent / LOG)
     for name, table in paper.tables.items():
-        lines += _table(paper, name, table, found[name], known)
+        lines += _table(paper, name, table, found[name], known, audits)
     stored = StoredResults.of(paper, request, progress)
     if paper.claims:
-        lines += ["", "## Figures and claims", "", "In words: [findings](../findings.md)."]
+        in_words_at = "In words: [findings](../findings.md)."
+        lines += ["", "## Figures and claims", "", f"{LEADS_EXPLAINED} {in_words_at}"]
         lines += _claims_overview(paper, stored)
     for claim in paper.claims:
         lines += _claim(paper, claim, stored)
@@ -151,12 +173,14 @@ def _table(
     table: PaperTable,
     known: Mapping[str, Sequence[ReproducedValue]],
     known_departures: dict[tuple[str, ...], str],
+    audits: Sequence[Audit],
 ) -> list[str]:
     """A section: how its scales differ, then a table per suite, data set and scale that was run.
 
     Args:
         known: the numbers of the table by scale.
         known_departures: what earlier sections say of how scales differ -> the first of them.
+        audits: of all results.
     """
     is_share = table.task is not None and table.task.is_share
     size = f"{table.tolerance:g}" if is_share else f"{table.tolerance:.0%}"
@@ -173,7 +197,7 @@ def _table(
     same = ["", f"Its scales differ from the paper as those of *{first}*."]
     lines += differ if first == table.caption else same
     for scale, found in known.items():
-        lines += _parts(scale, table, found)
+        lines += _parts(scale, table, found, audits)
     if table.measured(table.judged) != _served(table):
         lines += _as_served(known.values())
     return lines
@@ -225,7 +249,9 @@ def _taus(found: Sequence[ReproducedValue]) -> str:
     return " to ".join(dict.fromkeys((texts[0], texts[-1]))) if texts else "-"
 
 
-def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> list[str]:
+def _parts(
+    scale: str, table: PaperTable, found: Sequence[ReproducedValue], audits: Sequence[Audit]
+) -> list[str]:
     """A table per suite and data set that was run; then those that were not, by reason."""
     lines: list[str] = []
     missing: dict[str, list[str]] = {}
@@ -248,8 +274,39 @@ def _parts(scale: str, table: PaperTable, found: Sequence[ReproducedValue]) -> l
         if (order := rank_agreement(rows)) is not None:
             lines += ["", f"Order of the methods: tau {order}."]
         lines += _by_domain(scale, table, rows)
-    left = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in missing.items()]
-    return [*lines, "", f"Not run at scale {scale}: {'; '.join(left)}."] if left else lines
+        planned_seeds, left = table.scale[scale].seeds, table.scale[scale].left
+        if left and any(one.results and len(one.results) < planned_seeds for one in rows):
+            lines += ["", f"{planned_seeds} seeds were planned. Left: {left}."]
+        lines += _audited(rows, audits)
+    not_run = [f"{', '.join(dict.fromkeys(names))} ({why})" for why, names in missing.items()]
+    return [*lines, "", f"Not run at scale {scale}: {'; '.join(not_run)}."] if not_run else lines
+
+
+def _audited(rows: Sequence[ReproducedValue], audits: Sequence[Audit]) -> list[str]:
+    """What came of running these results again; nothing where no audit was ever made."""
+    if not audits:
+        return []
+    results = [(one.printed.method, result) for one in rows for result in one.results]
+    whole = latest(audits, rounds_of(result for _, result in results))
+    parts = latest_part(audits)
+    same, first, never = 0, 0, 0
+    differ: dict[str, list[str]] = {}
+    for method, result in results:
+        key = run_key(result), content_digest(result)
+        if key in whole and not whole[key].agrees:
+            differ.setdefault(method, []).append(str(result.seed))
+        elif key in whole:
+            same += 1
+        elif key in parts:
+            first += 1
+        else:
+            never += 1
+    named = (f"{method} (seed {', '.join(seeds)})" for method, seeds in differ.items())
+    said = [f"{same} came out the same"] * bool(same)
+    said += [f"{first} came out the same in the rounds that were run"] * bool(first)
+    said += [f"{never} were not"] * bool(never)
+    said += [f"not the same: {', '.join(named)}"] if differ else []
+    return ["", f"Of {len(results)} results, run again to check them: {'; '.join(said)}."]
 
 
 def _by_domain(scale: str, table: PaperTable, rows: Sequence[ReproducedValue]) -> list[str]:
@@ -280,17 +337,19 @@ def _claims_overview(paper: Paper, stored: StoredResults) -> list[str]:
         shown += [f"[{name}](../../leaderboard/{page_of(name)})" for name in claim.suites]
         words = [one.verdict.partition(";")[0] for one in verdicts_of(paper, claim, stored)]
         counts = [f"{said}: {words.count(said)}" for said in sorted({*words})]
-        says = "; ".join(counts) or ("not run" if claim.leads else "no lead is claimed")
+        says = "; ".join(counts) or ("not run" if claim.leads else "no verdict")
+        columns = dict.fromkeys(_what(paper, one) for one in claim.leads)
         rows.append(
             [
                 claim.where,
                 ", ".join(shown),
+                ", ".join(columns) or "-",
                 f"{drawn} of {len(claim.drawn)}" if claim.drawn else "-",
                 says,
             ]
         )
-    headings = [("figure or claim", True), ("shown by", True), ("figures", False),
-                ("leads", True)]  # fmt: skip
+    headings = [("figure or claim", True), ("shown by", True), ("compared", True),
+                ("figures", False), ("leads", True)]  # fmt: skip
     return ["", *markdown_table(headings, rows)]
 
 
@@ -334,14 +393,19 @@ def _study(claim: Claim, out: Path) -> list[str]:
 
 def _lead(paper: Paper, claim: Claim, lead: Lead, stored: StoredResults) -> list[str]:
     """The verdicts on one method that is ahead of others."""
-    column = compared(paper, lead)
+    column, what = compared(paper, lead), _what(paper, lead)
     where = f"table {lead.table}, scale {lead.scale}" if lead.table else f"study {claim.study}"
-    what = column if lead.common else f"`{column}`"
     smaller = ", the smaller is ahead" if lead.smaller or lead.common else ""
     words = f"{lead.method} against {', '.join(lead.over)}; {what}{smaller}; {where}"
     found = found_leads(paper, claim, lead, stored)
     rows = [[*map(escaped, lead_cells(one, column))] for one in found]
     if not rows:
         return ["", f"{words}: not run."]
-    headings = [(name, name not in ("ahead by", "published")) for name in LEAD_COLUMNS]
+    headings = [(name, name not in LEAD_NUMBERS) for name in LEAD_COLUMNS]
     return ["", f"{words}:", "", *markdown_table(headings, rows)]
+
+
+def _what(paper: Paper, lead: Lead) -> str:
+    """What a lead compares, as a page writes it."""
+    column = compared(paper, lead)
+    return column if lead.common else f"`{column}`"

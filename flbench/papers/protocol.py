@@ -25,6 +25,8 @@ DERIVED = {
 """What a protocol states beside settings; all but the share are counted in results."""
 COUNTED = 0.005
 """Relative difference of a counted number that remainders of splits may make."""
+MOST_OF_SERVER = 1 / 9
+"""The server's samples are at most a tenth of all, so a ninth of what the clients hold."""
 SPLIT = ("validation_fraction", "test_fraction")
 """Settings of which the share that is trained on is made."""
 StatedValue = int | float | str | None
@@ -151,6 +153,9 @@ class _Setting:
             return min(map(len, seeds.values()), default=self.scale.seeds)  # some may have fewer
         if what == "train_share":
             return train_share(self.suite)
+        if what == "server_samples" and self.results and self.suite.test_set == "own":
+            held = counted("images", self.suite, self.results[0])
+            return min(self.suite.server_samples, round(held * MOST_OF_SERVER))
         if what in DERIVED:
             return counted(what, self.suite, self.results[0]) if self.results else None
         if suite_field(what) is not None:
@@ -180,7 +185,8 @@ def counted(what: str, suite: Suite, result: Result) -> float:
     if what == "samples":
         return train / len(clients.train)
     kept = sum(clients.validation) if suite.validation_fraction else 0  # else it is the test part
-    return train + kept + (suite.test_set == "own") * sum(clients.test)
+    held = train + kept + (suite.test_set == "own") * sum(clients.test)
+    return held * suite.clients / len(clients.train)  # newcomers hold as much as the others
 
 
 def field_value(suite: Suite, what: str) -> StatedValue:

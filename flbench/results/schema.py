@@ -29,6 +29,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from flbench.errors import field_of
 from flbench.metrics import (
     WAYS,
     ClientValues,
@@ -665,17 +666,8 @@ def first_problem(error: ValidationError, table: object) -> Complaint:
 
 def _complaint(problem: Any, table: object) -> Complaint:  # noqa: ANN401 - pydantic's description
     """What pydantic says of a field of a table or list."""
-    parts: list[str] = []
-    for part in problem["loc"]:
-        if not isinstance(table, (dict, list)):
-            break  # what follows names a type, not a field
-        parts.append(str(part))
-        if isinstance(table, dict):
-            table = table.get(part)
-        else:
-            table = table[part] if isinstance(part, int) and part < len(table) else None
     what = problem["msg"]
-    return ".".join(parts), what[:1].lower() + what[1:]
+    return field_of(problem["loc"], table), what[:1].lower() + what[1:]
 
 
 def check_note(name: str, value: object) -> None:

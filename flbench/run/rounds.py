@@ -6,7 +6,7 @@ It draws the cohort of each round, lets it train, averages, and has every client
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from flbench.engine.ledger import CommunicationLedger
 from flbench.engine.machine.processor import processor
 from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.sequential import Sequential
-from flbench.errors import Diverged, UserError
+from flbench.errors import Diverged, Undefined, UserError
 from flbench.federation.federation import Newcomers, Samples, label_counts
 from flbench.federation.periods import Period, Periods
 from flbench.federation.target_scale import TargetScale
@@ -140,7 +140,10 @@ def run_round(run: Run, state: State) -> tuple[State, list[float]]:
     run.ledger.open_round()
     run.services.own_buffers = state.memory.get(batchnorm.OWN)
     timer = StageTimer(run.services.simulated_clock, run.ledger, ctx.round)
-    for stage in map(timer.called, map(partial(there, run, ctx.round), hooks.plan(state, ctx))):
+    planned = hooks.plan(state, ctx)
+    if ctx.round == 1:
+        _tell_of_idle_deadlines(run, planned)
+    for stage in map(timer.called, map(partial(there, run, ctx.round), planned)):
         if not len(stage.clients):
             run.services.warn(f"round {ctx.round}: no client of stage '{stage.label}' was there")
             continue
@@ -225,6 +228,17 @@ def _tell_of_idle_links(run: Run) -> None:
         run.services.warn(f"round 1: {links} without effect: no client has an edge server")
 
 
+def _tell_of_idle_deadlines(run: Run, planned: Sequence[Stage]) -> None:
+    """Say in the first round what of the clock has no effect where no stage waits for a cohort."""
+    clock = run.suite.clock
+    if clock is None or any(stage.started is None for stage in planned):
+        return
+    given = [name for name in ("deadline", "absent") if getattr(clock, name)]
+    if given:
+        names = " and ".join(f"'clock.{name}'" for name in given)
+        run.services.say(f"{names} without effect: every client trains at times of its own")
+
+
 def logged_by_clients(
     run: Run, stage: Stage, upload: Upload, sums: dict[str, tuple[float, int]]
 ) -> Upload:
@@ -273,13 +287,24 @@ def enter_period(run: Run, round_: int) -> None:
 
 
 def there(run: Run, round_: int, stage: Stage) -> Stage:
-    """The stage for the clients that are there in this period; who was called before is there.
+    """The stage for the clients that are there in this period.
 
     A stage that is not aggregated (a probe) asks everybody, as methods that group all clients in
     one need it; the result says so.
+
+    Raises:
+        Undefined: clients leave or come in some period, and the stage trains on the samples of all
+            clients, or they train at times of their own.
     """
-    if run.period is None or stage.started is not None:
+    if run.period is None or run.periods is None:
         return stage
+    whole = all(bool(period.present.all()) for period in run.periods.table)
+    if not whole and (stage.pooled or stage.started is not None):
+        what = "pools the samples" if stage.pooled else "takes uploads at any time"
+        raise Undefined(
+            f"stage '{stage.label}' {what} of all clients, and periods of the suite leave some out:"
+            " expected a method that calls a cohort"
+        )
     present = run.period.present[stage.clients]
     if bool(present.all()):
         return stage

@@ -71,12 +71,14 @@ from flbench.run.own_models import OwnModels
 from flbench.run.rounds import Run, cohort, names_there
 from flbench.run.saving import Saving, refuse_too_many
 from flbench.run.spec import RunSpec
-from flbench.suite import Suite, unused_settings
+from flbench.suite import Suite, cohort_size, unused_settings
 from flbench.tasks import TASKS, TaskName
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+ROUNDED = 0.05
+"""Share by which a cohort may differ from the suite's share of the clients without a word."""
 FEW = 4
 """A last batch of so many samples or fewer is told of where there is BatchNorm."""
 
@@ -208,6 +210,13 @@ def tell_of_unused(spec: RunSpec, layout: ParameterLayout) -> None:
     """Tell of what the suite says and what has no effect; what a person sets so is refused."""
     for _, why in unused_settings(spec.suite):
         spec.say(f"suite '{spec.suite.name}': {why}")
+    share, clients = spec.suite.participation, spec.suite.training_clients
+    called = cohort_size(share, clients)
+    if abs(called - share * clients) > ROUNDED * called:
+        spec.say(
+            f"participation={share:g} of {clients} clients is {share * clients:.4g}: {called}"
+            f" {'is' if called == 1 else 'are'} called in a round, as by {called / clients:.4g}"
+        )
     policy, name = spec.suite.buffers, spec.suite.model.name
     if policy != "global" and not layout.buffers:
         spec.say(f"buffers={policy} has no effect: '{name}' has no BatchNorm")
@@ -356,8 +365,19 @@ def build_periods(
     names = visible.names or range(federation.clients)
     changes, rounds = suite.periods, suite.rounds
     classes = federation.classes if federation.task == "classes" else 0
-    table = periods_of(changes, rounds, seed, federation.groups, names, classes)
+    held = labels_held(federation.clients, visible, held_out) if classes else None
+    table = periods_of(changes, rounds, seed, federation.groups, names, classes, held)
     return Periods(table, visible, held_out)
+
+
+def labels_held(clients: int, *pools: Samples) -> list[set[int]]:
+    """The labels of each client's samples in all parts, by id."""
+    found: list[set[int]] = [set() for _ in range(clients)]
+    for pool in pools:
+        for lists in pool.splits.values():
+            for client in range(min(clients, len(lists))):
+                found[client].update(pool.y[lists[client]].unique().tolist())
+    return found
 
 
 def tell_of_late_periods(spec: RunSpec) -> None:

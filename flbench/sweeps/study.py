@@ -230,7 +230,10 @@ def overlaid(settings: Mapping[str, Any], asked: Mapping[str, object]) -> dict[s
 
 
 def measured(results: Sequence[Result], columns: Iterable[str]) -> StudyRow:
-    """Mean over seeds of each column, and its sample standard deviation where there are several."""
+    """Mean over seeds of each column, and its sample standard deviation where there are several.
+
+    Where only some seeds have it, such as a target that was reached, `NAME_seeds` is how many.
+    """
     row: StudyRow = {"seeds": len(results)}
     for name in columns:
         tables = [{**ends(result), **result.metrics()} for result in results]
@@ -242,6 +245,8 @@ def measured(results: Sequence[Result], columns: Iterable[str]) -> StudyRow:
         row[name] = round(mean(values), 6) if values else None
         if len(values) > 1:
             row[f"{name}_std"] = round(stdev(values), 6)
+        if 0 < len(values) < len(results):
+            row[f"{name}_seeds"] = len(values)
     return row
 
 

@@ -162,11 +162,24 @@ def points(
 def rates_of(usual: float, factors: Sequence[float]) -> list[float]:
     """Learning rates to try: that of the suite first, then multiples of it, to three digits.
 
+    A multiple that is the suite's own rate to three digits is that rate.
+
+    Raises:
+        BadParameter: all of them are.
+
     Example:
-        >>> rates_of(0.02, [1 / 3, 1, 3])
-        [0.02, 0.00667, 0.06]
+        >>> rates_of(0.02, [1 / 3, 1, 3]), rates_of(0.01234, [1, 3])
+        ([0.02, 0.00667, 0.06], [0.01234, 0.037])
     """
-    return list(dict.fromkeys([usual, *(float(f"{usual * one:.3g}") for one in factors)]))
+    own = float(f"{usual:.3g}")
+    tried = [float(f"{usual * one:.3g}") for one in factors]
+    found = list(dict.fromkeys([usual, *(usual if one == own else one for one in tried)]))
+    if len(found) == 1:
+        raise BadParameter(
+            f"--try-lr: every factor gives the suite's own rate, {usual:g}, to three digits:"
+            " expected factors such as 1/3,3"
+        )
+    return found
 
 
 def score_of(outcomes: Sequence[Outcome]) -> float | None:

@@ -39,12 +39,18 @@ def stages(state: State, ctx: Context, method: str) -> list[Stage]:
     """What a method plans: as many uploads as the cohort has clients, in order of their arrival.
 
     Raises:
-        Undefined: the suite has no clock, or there are several models.
+        Undefined: the suite has no clock, or one by which nothing takes time; or there are several
+            models.
     """
     if len(state.models) > 1:
         raise Undefined(f"{method} has one model, and groups have several")
     everyone = Stage("train", ctx.everybody, ctx.local.epochs)
     durations, called = ctx.durations(everyone), state.memory[f"{method}.called"]
+    if not bool((durations > 0).all()):
+        raise Undefined(
+            f"{method} takes uploads in the order of their times, and some clients take none: set"
+            " `clock.seconds_per_step`, `clock.up` or `clock.down`"
+        )
     return [
         replace(
             everyone.select(torch.tensor([client])),

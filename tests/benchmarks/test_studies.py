@@ -229,10 +229,11 @@ def test_a_row_has_means_and_sample_deviations() -> None:
 
 def test_what_was_not_measured_is_none_or_left_out_of_the_mean() -> None:
     assert measured(results({"a": None}, {"a": None}), ["a"]) == {"seeds": 2, "a": None}
-    assert measured(results({"a": 1.0}, {"a": None}), ["a"]) == {"seeds": 2, "a": 1.0}
+    one_of_two = {"seeds": 2, "a": 1.0, "a_seeds": 1}
+    assert measured(results({"a": 1.0}, {"a": None}), ["a"]) == one_of_two
     found = measured(results({"a": 1.0}, {"a": None}, {"a": 3.0}), ["a"])
-    assert found == {"seeds": 3, "a": 2.0, "a_std": 1.414214}
-    assert measured(results({"a": 1.0}, {}), ["a"]) == {"seeds": 2, "a": 1.0}
+    assert found == {"seeds": 3, "a": 2.0, "a_std": 1.414214, "a_seeds": 2}
+    assert measured(results({"a": 1.0}, {}), ["a"]) == one_of_two
 
 
 def test_a_column_may_be_the_end_of_a_curve() -> None:

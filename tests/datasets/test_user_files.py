@@ -124,8 +124,8 @@ def test_other_whole_numbers_are_what_the_person_says(tmp_path: Path) -> None:
         assert data.x.tolist() == x.tolist()
     with pytest.raises(UserError, match=mention("x_train", 9, "?kind=tokens", "?kind=numbers")):
         through(path)
-    for wrong, facts in (("kind=text", ("kind=text", "tokens")), ("size=3", ("kind", "size"))):
-        with pytest.raises(BadParameter, match=mention(*facts)):
+    for wrong, named in (("kind=text", ("kind=text", "tokens")), ("size=3", ("kind", "size"))):
+        with pytest.raises(BadParameter, match=mention(*named)):
             load_dataset(f"npz:{path}?{wrong}", Path("nowhere"))
 
 

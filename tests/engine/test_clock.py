@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from in_processes import clocked_end
@@ -18,7 +19,7 @@ from toy import CLIENTS, WIDTH, Play, Played, bad, composition, refused, toy_dat
 
 import flbench as fl
 from flbench.core import clock_settings
-from flbench.core.clock_settings import ClockSettings
+from flbench.core.clock_settings import ClockSettings, Uniform, drawn
 from flbench.engine.clock import SimulatedClock, StageTimer
 from flbench.engine.ledger import CommunicationLedger
 from flbench.errors import BadParameter, UserError
@@ -177,7 +178,7 @@ def test_a_trace_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("clock.up", "fast", "'clock.up.number': input should be a valid number"),
+        ("clock.up", "fast", "'clock.up': input should be a valid number"),
         ("clock.up", 0, "greater than 0; got 0"),
         ("clock.up", {"distribution": "cauchy"}, "'clock.up': expected a positive number, a list"),
         ("clock.upp", 1, "did you mean 'clock.up'"),
@@ -202,6 +203,20 @@ def test_a_distribution_replaces_another(tmp_path: Path) -> None:
     assert load_suite(name, overrides={"clock.up": uniform}).settings()["clock"]["up"] == uniform
     wider = load_suite(name, overrides={"clock.up.sigma": 2}).settings()["clock"]["up"]
     assert wider == {"distribution": "lognormal", "median": 5, "sigma": 2}
+
+
+@pytest.mark.parametrize(
+    ("speed", "named"),
+    [
+        ('{ distribution = "lognormal", median = 5, sigma = -1 }', "'clock.up.sigma': "),
+        ('{ distribution = "lognormal", median = 5 }', "'clock.up.sigma' is missing"),
+        ("-3", "'clock.up': "),
+        ("[1, -3]", "'clock.up.1': "),
+    ],
+)
+def test_a_wrong_speed_is_called_as_it_is_typed(tmp_path: Path, speed: str, named: str) -> None:
+    with pytest.raises(BadParameter, match=mention(named)):
+        load_suite(suite_file(tmp_path, f"up = {speed}"))
 
 
 # --- times by hand -----------------------------------------------------------------------------
@@ -764,6 +779,30 @@ def test_links_of_edge_servers_that_nobody_uses_are_said_once(play_toy: Play) ->
     quick = play_toy("fedavg", clock=SPEEDS, rounds=1).result
     others = (*near.result.warnings, *quick.warnings)
     assert not [one for one in others if "without effect" in one]
+
+
+def test_each_edge_that_sends_needs_a_speed(play_toy: Play) -> None:
+    short = {**NEAR, "edge_cloud": [BITS]}
+    watched(play_toy, ("hierarchy", Hierarchy()), clock=short, rounds=1)  # no edge sends in round 1
+    with pytest.raises(UserError, match=r"'clock\.edge_cloud': expected 2 numbers.*got 1"):
+        watched(play_toy, ("hierarchy", Hierarchy()), clock=short, rounds=2)
+
+
+def test_a_deadline_that_nobody_waits_for_is_said(play_toy: Play) -> None:
+    clock = {**SPEEDS, "deadline": 5.0, "absent": 0.5}
+    said = "'clock.deadline' and 'clock.absent' without effect: every client trains at times of its"
+    assert [said in one for one in play_toy("fedasync", clock=clock, rounds=2).said] == [True]
+    assert not any("effect" in one for one in play_toy("fedavg", clock=clock, rounds=1).said)
+    assert not any("effect" in one for one in play_toy("fedasync", clock=SPEEDS, rounds=1).said)
+
+
+def test_uniform_speeds_may_be_given_in_any_order() -> None:
+    low_high, high_low = (
+        drawn(Uniform(distribution="uniform", low=one, high=other), np.random.default_rng(0), 9)
+        for one, other in ((1.0, 3.0), (3.0, 1.0))
+    )
+    assert low_high.tolist() == high_low.tolist()
+    assert 1 <= low_high.min() < low_high.max() <= 3
 
 
 def test_how_long_clients_of_edges_take_is_known_in_advance(play_toy: Play) -> None:

@@ -85,6 +85,29 @@ def test_samples_of_all_splits_follow_their_data_set() -> None:
                 assert torch.equal(after.splits[name][client], lists[origin])
 
 
+def test_a_swap_of_labels_that_a_client_lacks_changes_nothing_of_it() -> None:
+    """Of the first group two have label 0 or 1; in the second case one has 5 for 2 by then."""
+    held = [{0, 2}, {2, 3}, {1}, {2}, *[{4}] * 8]
+
+    def played(*changes: PeriodSettings) -> list[list[int]]:
+        periods = periods_of(changes, 9, 0, GROUPS, range(12), CLASSES, held)
+        return [[] if one.groups is None else one.groups[:4].tolist() for one in periods[1:]]
+
+    first = change("swap-labels", labels=((0, 1),), groups=(0,))
+    assert played(first) == [[3, 0, 3, 0]]
+    moved = change("swap-labels", labels=((2, 5),), clients=(1,))
+    again = change("swap-labels", start=5, labels=((5, 3),), clients=(0, 1, 2, 3))
+    assert played(moved, again) == [[0, 3, 0, 0], [0, 4, 0, 0]]
+    turned = change("rotate", degrees=90, clients=(3,))
+    assert played(turned) == [[0, 0, 0, 3]]
+    for nobody in (
+        change("swap-labels", labels=((0, 1),), groups=(1, 2)),
+        change("swap-labels", labels=((5, 3),), clients=(0, 2)),
+    ):
+        with pytest.raises(UserError, match="nobody changes, as none of these clients has such"):
+            played(nobody)
+
+
 def test_labels_are_swapped_of_those_who_change_alone() -> None:
     samples = pool()
     first, second, third = found(

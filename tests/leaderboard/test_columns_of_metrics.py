@@ -54,8 +54,8 @@ def test_a_metric_has_its_columns_where_a_row_has_it(tmp_path: Path) -> None:
     assert row["f1, worst decile"] == "0.5750", "mean of .15 and 1"
     low, high = interval({0: np.array(f1, dtype=float), 1: np.ones(4)}) or (0, 0)
     assert row["f1, 95 % interval"] == f"{low:.4f} to {high:.4f} (clients only)", "two seeds"
-    assert row["ece"] == "0.2000"
-    assert row["ece, worst decile"] == "0.2800", "the 90th percentile of .1, .2, .3"
+    assert row["ece"] == "0.2000 (1 of 2)"
+    assert row["ece, worst decile"] == "0.2800 (1 of 2)", "the 90th percentile of .1, .2, .3"
     assert row["ece, 95 % interval"].endswith(" (clients only)")
     one_seed = {"ece": [0.1, 0.2, 0.3, 0.2]}
     nobody = {"ece": [None] * 4}

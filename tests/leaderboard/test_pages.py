@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_results import made, page, skip, twice, write
@@ -12,11 +13,18 @@ from mentions import mention, mentions
 
 from flbench.errors import UserError
 from flbench.leaderboard.build import board
-from flbench.leaderboard.grouping import mean_std, refuse_mixed, rows_of, signed
+from flbench.leaderboard.grouping import (
+    mean_std,
+    metric_column,
+    refuse_mixed,
+    rows_of,
+    signed,
+)
 from flbench.leaderboard.markdown import anchor, columns, escaped
 from flbench.leaderboard.pages import index, overview, page_of, suite_page
 from flbench.leaderboard.row_details import details
 from flbench.leaderboard.table import tables as tables_of
+from flbench.metrics import METRICS
 from flbench.results.files import write_atomically
 from flbench.results.schema import Result, Tuning
 
@@ -52,6 +60,13 @@ def test_one_seed_has_no_spread_and_no_seed_has_no_mean() -> None:
     assert mean_std([]) == "-"
     assert mean_std([1.0, 2.0], 1, spread=False) == "1.5"
     assert mean_std([0.5, 0.5]) == "0.5000 ± 0.0000"
+
+
+def test_a_mean_over_some_seeds_says_over_how_many() -> None:
+    shown = metric_column(next(one for one in METRICS if one.name == "megabits_to_target"))[2]
+    for known, cell in (([1.5, 2.5], "2.00"), ([2.0], "2.00 (1 of 2)"), ([], "-")):
+        row = SimpleNamespace(results=[None, None], column=lambda name, known=known: known)
+        assert shown(row) == cell
 
 
 def test_a_row_is_the_mean_over_its_seeds(tmp_path: Path) -> None:
@@ -117,7 +132,7 @@ def test_a_number_that_no_seed_has_is_a_dash(tmp_path: Path) -> None:
     write(tmp_path, made(0.5, ari=None), made(0.5, seed=1, ari=None))
     assert only_table(tmp_path)[0]["ARI"] == "-"
     write(tmp_path, made(0.5, seed=2, ari=0.25))
-    assert only_table(tmp_path)[0]["ARI"] == "0.250"
+    assert only_table(tmp_path)[0]["ARI"] == "0.250 (1 of 3)"
 
 
 def test_rows_are_ranked_by_their_mean_accuracy(tmp_path: Path) -> None:

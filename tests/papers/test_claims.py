@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flbench.papers.claims import cells, compared, leads_found
@@ -15,12 +16,17 @@ from flbench.plugin.registry import entries
 PLACE = ("suite", "data")
 
 
-def results(*values: float | None, first: int = 0) -> list[Any]:
+def results(*values: float | None, first: int = 0, spread: float = 0.0) -> list[Any]:
+    """Results of ten clients, which are at the value, or half of them off by a spread each way."""
+    off = np.tile([spread, -spread], 5)
     return [
         SimpleNamespace(
             seed=first + at,
+            task=None,
+            unseen=None,
             suite={"rounds": 100},
             metrics=partial(dict, accuracy_mean=value, rounds_to_final=value),
+            clients=SimpleNamespace(headline_values=partial(np.add, value, off)),
         )
         for at, value in enumerate(values)
     ]
@@ -38,10 +44,10 @@ def only(found: Lead, rows: dict[str, Any], column: str = "accuracy_mean") -> An
 @pytest.mark.parametrize(
     ("a", "b", "c", "best", "by", "ahead", "verdict"),
     [
-        ([0.9, 0.8], [0.7, 0.6], [0.5, 0.6], "b", 0.2, 2, "holds"),
-        ([0.9, 0.6], [0.7, 0.6], [0.5, 0.7], "b", 0.1, 1, "holds for the means alone"),
-        ([0.6, 0.6], [0.7, 0.6], [0.5, 0.5], "b", -0.05, 0, "does not hold"),
-        ([0.6, 0.6], [0.6, 0.6], [0.5, 0.5], "b", 0.0, 0, "level"),
+        ([9, 8], [7, 6], [5, 6], "b", 2, 2, "holds"),
+        ([9, 6], [7, 6], [5, 7], "b", 1, 1, "holds for the means alone"),
+        ([6, 6], [7, 6], [5, 5], "b", -0.5, 0, "does not hold"),
+        ([6, 6], [6, 6], [5, 5], "b", 0, 0, "level"),
     ],
 )
 def test_a_lead_by_hand(
@@ -53,9 +59,38 @@ def test_a_lead_by_hand(
     ahead: int,
     verdict: str,
 ) -> None:
-    one = only(lead(), {"a": results(*a), "b": results(*b), "c": results(*c)})
+    rows = {"a": results(*a), "b": results(*b), "c": results(*c)}
+    one = only(lead(), rows, "rounds_to_final")
     assert (one.best, one.seeds, one.ahead, one.verdict) == (best, 2, ahead, verdict)
     assert one.by == pytest.approx(by)
+    assert one.interval is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "spread", "half", "verdict"),
+    [
+        ([0.9], [0.7], 0.05, 0.0377, "holds"),
+        ([0.71], [0.7], 0.05, 0.0377, "not separable"),
+        ([0.66], [0.7], 0.05, 0.0377, "does not hold"),
+        ([0.71], [0.7], 0.0, 0.0, "holds"),
+        ([0.72, 0.72], [0.7, 0.7], 0.05, 0.0248, "not separable"),
+        ([0.73, 0.73], [0.7, 0.7], 0.05, 0.0248, "holds"),
+        ([0.70, 0.74, 0.72], [0.7, 0.7, 0.7], 0.0, 0.0497, "not separable"),
+        ([0.74, 0.78, 0.76], [0.7, 0.7, 0.7], 0.0, 0.0497, "holds"),
+    ],
+)
+def test_a_mean_over_clients_is_judged_by_its_interval(
+    a: list[float], b: list[float], spread: float, half: float, verdict: str
+) -> None:
+    """Ten clients: deviation .05 sqrt(10 / 9), t(9) = 2.262; two seeds: 20 clients, t(18) = 2.101.
+
+    Three seeds with means off by -.02, .02, 0: deviation .02, t(2) = 4.303.
+    """
+    one = only(lead(over=["b"]), {"a": results(*a, spread=spread), "b": results(*b)})
+    assert one.verdict == verdict
+    assert one.interval == pytest.approx((one.by - half, one.by + half), abs=1e-4)
+    low, high = one.interval
+    assert cells(one, "accuracy_mean")[5] == f"[{low:+.4f}, {high:+.4f}]"
 
 
 def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
@@ -65,7 +100,7 @@ def test_of_rounds_the_smaller_number_is_ahead_and_never_is_last() -> None:
     assert (one.best, one.by, one.verdict) == ("b", 30, "holds")
     assert "+30.0" in cells(one, "rounds_to_final")
     one = only(fewer, {**rows, "a": results(None)}, "rounds_to_final")
-    assert (one.by, one.ahead, one.verdict) == (None, 0, "not reached in 1 of 1")
+    assert (one.by, one.ahead, one.verdict) == (None, 0, "not final in 1 of 1")
     assert not list(leads_found(fewer, {PLACE: {"a": results(20)}}, "rounds_to_final"))
 
 
@@ -111,7 +146,7 @@ def test_a_run_that_still_moves_at_its_end_has_no_final_round() -> None:
     one = only(fewer, rows, "rounds_to_final")
     assert (one.by, one.ahead, one.verdict) == (40, 2, "holds")
     one = only(fewer, {"a": rows["b"], "b": rows["a"]}, "rounds_to_final")
-    assert one.verdict == "not reached in 1 of 2"
+    assert one.verdict == "not final in 1 of 2"
 
 
 def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
@@ -119,7 +154,9 @@ def test_only_common_seeds_count_and_who_is_missing_is_named() -> None:
     one = only(lead(by={"suite": 0.17}), rows)
     assert (one.seeds, one.by, one.published) == (1, 0.4, 0.17)
     assert one.missing == ("c",)
-    assert cells(one, "accuracy_mean")[-4:] == ("+0.4000", "+0.1700", "1 of 1", "holds; without c")
+    assert cells(one, "accuracy_mean")[-5:] == (
+        "+0.4000", "[+0.4000, +0.4000]", "+0.1700", "1 of 1", "holds; without c",
+    )  # fmt: skip
     apart = {"a": results(0.9), "b": results(0.5, first=3)}
     assert not list(leads_found(lead(), {PLACE: apart}, "accuracy_mean"))
 

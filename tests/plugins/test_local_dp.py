@@ -232,9 +232,11 @@ def test_what_has_an_epsilon_by_hand(rows: Any, bits: int, refused: bool) -> Non
 
 @pytest.mark.usefixtures("seven")
 def test_means_by_samples_have_no_epsilon(play_toy: Play) -> None:
+    """Before a round, and whether or not clients of these cohorts happen to have as many."""
     run: dict[str, Any] = {"rounds": 1, "dataset": toy_dataset(samples=105)}
-    with pytest.raises(Undefined, match="uniform mean"):
-        play_toy("dp-fedavg", settings={**DELTA, "weights": "samples"}, **run)
+    for data in (run, {"rounds": 1}):
+        with pytest.raises(Undefined, match="uniform mean, and by weights=samples"):
+            play_toy("dp-fedavg", settings={**DELTA, "weights": "samples"}, **data)
     for weights in ({"weights": "uniform"}, {"weights": "capped", "cap": 9}):
         settings = {**DELTA, **weights}
         assert epsilons(play_toy("dp-fedavg", settings=settings, **run)) == [7]

@@ -19,6 +19,7 @@ from toy import (
 )
 
 import flbench as fl
+from flbench.errors import Undefined
 
 
 class Three(nn.Module):
@@ -53,6 +54,12 @@ def test_the_proximal_term_of_fedasync_by_hand() -> None:
     )
     assert create("fedasync", rho=0.1).local_term()(module).item() == pytest.approx(1.25)
     assert create("fedasync", rho=0.0).local_term() is None
+
+
+@pytest.mark.parametrize("method", ["fedasync", "fedbuff"])
+def test_uploads_that_take_no_time_have_no_order(play_toy: Play, method: str) -> None:
+    with pytest.raises(Undefined, match=r"clients take none: set `clock\.seconds_per_step`"):
+        play_toy(method, clock={"dropout": 0.1}, rounds=1)
 
 
 def test_fedasync_by_hand(play_toy: Play) -> None:

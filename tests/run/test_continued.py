@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "periods": {
         "periods": [
             {"start": 3, "change": "exchange"},
-            {"start": 5, "change": "swap-labels", "labels": [[0, 1]], "clients": [0]},
+            {"start": 5, "change": "swap-labels", "labels": [[0, 1], [2, 3]], "clients": [0]},
             {"start": 2, "change": "leave", "clients": [1], "until": 5},
             {"start": 6, "change": "come", "clients": [4]},
         ]

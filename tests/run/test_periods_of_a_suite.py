@@ -15,7 +15,7 @@ from toy import CLIENTS, Play, composition, player, toy_dataset, toy_suite
 import flbench as fl
 from flbench.engine.lanes.vectorised import Vectorised
 from flbench.engine.options import EngineOptions
-from flbench.errors import UserError
+from flbench.errors import Undefined, UserError
 from flbench.results.schema import Result
 from flbench.run.checkpoint import pack, write
 from flbench.run.composition import compose
@@ -39,6 +39,20 @@ def test_changes_after_the_last_round_are_told(play_toy: Play) -> None:
     assert play_toy("fedavg", **MOVING).said == []
     said = play_toy("fedavg", **{**MOVING, "rounds": 3}).said
     assert said == ["periods: swap-labels from round 4 on: the run has 3 rounds"]
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("centralised", "pools the samples"), ("fedasync", "takes uploads")]
+)
+@pytest.mark.parametrize("change", [AWAY, LATE])
+def test_who_takes_all_clients_cannot_leave_some_out(
+    play_toy: Play, method: str, what: str, change: dict[str, Any]
+) -> None:
+    """Refused in round 1, whenever some are missing."""
+    clock = {"seconds_per_step": 1.0}
+    with pytest.raises(Undefined, match=mention(what, "of all clients", "leave some out")):
+        play_toy(method, rounds=5, clock=clock, periods=[change])
+    play_toy(method, rounds=5, clock=clock, periods=[SWAP])
 
 
 @dataclass(frozen=True)

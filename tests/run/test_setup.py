@@ -105,3 +105,17 @@ def test_what_a_suite_says_without_effect_is_told(play_toy: Play) -> None:
     local = LocalTraining(epochs=1, batch_size=7, momentum=0.5, optimizer="adam")
     (line,) = play_toy("fedavg", local=local, rounds=1).said
     assert mentions(line, "'local.momentum'", "local.momentum=0.5", "local.optimizer=adam")
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (0.5, ""),
+        (1.0, ""),
+        (0.34, ""),
+        (0.45, "participation=0.45 of 6 clients is 2.7: 2 are called in a round, as by 0.3333"),
+        (0.01, "participation=0.01 of 6 clients is 0.06: 1 is called in a round, as by 0.1667"),
+    ],
+)
+def test_a_cohort_that_is_rounded_is_said(play_toy: Play, share: float, said: str) -> None:
+    assert play_toy("fedavg", participation=share, rounds=1).said == ([said] if said else [])

@@ -337,6 +337,12 @@ def test_factors_that_are_none(typed: Typed, asked: str) -> None:
     assert mentions(told, "--try-lr", "1/3,3")
 
 
+def test_a_factor_that_rounds_away_is_no_other_rate() -> None:
+    assert rates_of(0.01234, [1, 1.0001, 3]) == [0.01234, 0.037]
+    with pytest.raises(BadParameter, match=r"--try-lr: every factor gives .* 0\.05, to three"):
+        rates_of(0.05, [1.0001, 0.99999])
+
+
 @pytest.mark.parametrize("more", [(), ("--try-lr", "3", "--budget", "3"),
                                   ("--try-lr", "3", "--try", "mu=1")])  # fmt: skip
 def test_one_search_is_asked_for(typed: Typed, more: tuple[str, ...]) -> None:
