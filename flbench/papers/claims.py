@@ -90,11 +90,11 @@ class FoundLead:
             said = f"{self.lacks} in {self.never} of {self.seeds}"
         elif self.by is None:
             said = "holds: no other reaches it"
+        elif abs(self.by) <= ROUNDING and self.interval in (None, (0, 0)):
+            said = "level"
         elif self.interval is not None:
             low, high = self.interval
             said = "holds" if low > 0 else "does not hold" if high < 0 else "not separable"
-        elif abs(self.by) <= ROUNDING:
-            said = "level"
         elif self.by < 0:
             said = "does not hold"
         else:
