@@ -68,9 +68,9 @@ LEADS_EXPLAINED = (
     "A mean over clients is ahead (*holds*) or behind (*does not hold*) where the 95 % interval of"
     " its difference from the best of the others leaves out 0, else *not separable*, or *level*"
     " where all clients have the same; of one or two seeds the interval is over their clients, and"
-    " says nothing of other seeds. Of other numbers, such as rounds, the claim *holds* where the method is ahead in all seeds, and *for the means"
-    " alone* where it is ahead on average. *No verdict*: the claim is one that no such comparison"
-    " tests, and what was measured stands there."
+    " says nothing of other seeds. Of other numbers, such as rounds, the claim *holds* where the"
+    " method is ahead in all seeds, and *for the means alone* where it is ahead on average. *No"
+    " verdict*: the claim is one that no such comparison tests, and what was measured stands there."
 )
 RULES: Mapping[Rule, str] = {
     "own": "*Own* models are judged: what each client had after its last local training.",
