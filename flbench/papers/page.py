@@ -291,10 +291,13 @@ def _audited(rows: Sequence[ReproducedValue], audits: Sequence[Audit]) -> list[s
     parts = latest_part(audits)
     same, first, never = 0, 0, 0
     differ: dict[str, list[str]] = {}
+    elsewhere = []
     for method, result in results:
         key = run_key(result), content_digest(result)
         if key in whole and not whole[key].agrees:
             differ.setdefault(method, []).append(str(result.seed))
+            there, here = whole[key].processor, result.environment.get("processor")
+            elsewhere.append(None not in (there, here) and there != here)
         elif key in whole:
             same += 1
         elif key in parts:
@@ -305,7 +308,8 @@ def _audited(rows: Sequence[ReproducedValue], audits: Sequence[Audit]) -> list[s
     said = [f"{same} came out the same"] * bool(same)
     said += [f"{first} came out the same in the rounds that were run"] * bool(first)
     said += [f"{never} were not"] * bool(never)
-    said += [f"not the same: {', '.join(named)}"] if differ else []
+    where = ", each on another processor than the one that computed it" * all(elsewhere)
+    said += [f"not the same: {', '.join(named)}{where}"] if differ else []
     return ["", f"Of {len(results)} results, run again to check them: {'; '.join(said)}."]
 
 

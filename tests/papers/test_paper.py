@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_results import made
 from mentions import mention, mentions
 from toy import Typed
 
@@ -42,7 +43,9 @@ from flbench.papers.reproduction import (
     verdict,
 )
 from flbench.plugin.registry import entries
+from flbench.results.audits import Audit, content_digest, run_key
 from flbench.results.files import read_result, save_result
+from flbench.results.schema import Result
 from flbench.suite import load_suite
 from flbench.sweeps import sweep
 from flbench.sweeps.launchers import Outcome
@@ -695,3 +698,34 @@ def test_a_paper_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     marked = tmp_path / "flis.toml"
     marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
     assert load_paper(str(marked)) == load_paper("flis")
+
+
+def test_a_table_says_which_of_its_results_came_out_otherwise() -> None:
+    results = [made(0.5, seed=seed) for seed in range(4)]
+    results[0] = results[0].model_copy(update={"environment": {"processor": "one"}})
+
+    def audit(result: Result, outcome: str, **more: Any) -> Audit:
+        told = {
+            "file": "f", "run": run_key(result), "digest": content_digest(result),
+            "outcome": outcome, "rounds": result.suite["rounds"], "whole": True,
+            "tolerance": 0.01, "seconds": 1.0, "date": "2026-01-02", "flbench": "1",
+            "torch": "2", "sources": {}, "processor": "other",
+        }  # fmt: skip
+        return Audit.model_validate(told | more)
+
+    printed = PublishedValue("suite", "data", "fedavg", 0.5, None)
+    rows = [ReproducedValue(printed, tuple(results), (0.5,) * 4, "equal")]
+    assert paper_page._audited(rows, []) == []
+    found = [
+        audit(results[0], "differs"),
+        audit(results[1], "agrees"),
+        audit(results[2], "same bytes", rounds=1, whole=False),
+    ]
+    whole = "1 came out the same; 1 came out the same in the rounds that were run; 1 were not"
+    where = ", each on another processor than the one that computed it"
+    (_, text) = paper_page._audited(rows, found)
+    told = f"Of 4 results, run again to check them: {whole}; not the same: fedavg (seed 0)"
+    assert text == f"{told}{where}."
+    found.append(audit(results[3], "differs"))  # whose file names no processor
+    (_, text) = paper_page._audited(rows, found)
+    assert text.endswith("not the same: fedavg (seed 0, 3).")
