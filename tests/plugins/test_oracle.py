@@ -49,7 +49,7 @@ def test_the_groups_are_those_of_the_period(play_toy: Play) -> None:
 
 
 def test_a_new_group_starts_from_the_model_that_most_of_its_clients_had(play_toy: Play) -> None:
-    swap = {"start": 3, "change": "swap-labels", "labels": [[0, 1]], "groups": [1]}
+    swap = {"start": 3, "change": "swap-labels", "labels": [[2, 3]], "groups": [1]}
     before = play_toy("oracle", settings={"warmup": 1}, rounds=2, periods=[swap])
     after = play_toy("oracle", settings={"warmup": 1}, rounds=3, periods=[swap])
     assert before.state.memory["oracle.groups"].tolist() == [0, 1]
