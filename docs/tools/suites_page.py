@@ -241,8 +241,10 @@ def _periods() -> list[str]:
         (
             "Training, validation and test samples change together, and so do the true groups:",
             "that of a client is the group of its data; data that were rotated, or whose labels",
-            "were swapped, are a group of their own. What a method may know of the clients is that",
-            "of the round; what it remembers, it remembers. Who changes depends on the seed alone.",
+            "were swapped, are a group of their own. A client that has none of these labels does",
+            "not change; where nobody has, the suite is refused. What a method may know of the",
+            "clients is that of the round; what it remembers, it remembers. Who changes depends on",
+            "the seed alone.",
         ),
         (
             "Clients that are not there are sampled in no cohort and are in no figure and no group",
