@@ -101,6 +101,11 @@ class Periods:
     held_out: Samples
 
     @cached_property
+    def keep_all(self) -> bool:
+        """Whether every client is there in all of them."""
+        return all(bool(period.present.all()) for period in self.table)
+
+    @cached_property
     def starts(self) -> list[int]:
         """First round of each period."""
         return [period.first for period in self.table]
@@ -136,8 +141,9 @@ def periods_of(
     """
     by_id = np.asarray(names)
     ids = np.argsort(by_id)  # of each name
-    plan = _Plan(seed, len(names), classes, None if groups is None else groups.numpy()[ids])
-    plan.held = None if held is None else [held[int(at)] for at in ids]
+    of_names = None if held is None else [held[at] for at in ids.tolist()]
+    first = None if groups is None else groups.numpy()[ids]
+    plan = _Plan(seed, len(names), classes, first, of_names)
     found = []
     for start in (1, *starts_of(changes, rounds)):
         for number, change in enumerate(changes):
@@ -156,13 +162,19 @@ def periods_of(
 class _Plan:
     """What changes have done so far; everything is by the clients' names."""
 
-    def __init__(self, seed: int, clients: int, classes: int, groups: Indices | None) -> None:
-        self.seed, self.clients, self.first_groups = seed, clients, groups
+    def __init__(
+        self,
+        seed: int,
+        clients: int,
+        classes: int,
+        groups: Indices | None,
+        held: Sequence[Collection[int]] | None,
+    ) -> None:
+        self.seed, self.clients, self.first_groups, self.held = seed, clients, groups, held
         self.origin = np.arange(clients)
         self.transforms: list[LabelsAndTurn] = [(tuple(range(classes)), 0)] * clients
         self.absences: list[tuple[Indices, float, float]] = []
         self.numbers: dict[tuple[object, ...], int] = {}
-        self.held: list[Collection[int]] | None = None
         for group in () if groups is None else np.unique(groups).tolist():
             self.numbers[group, *self.transforms[0]] = group
 

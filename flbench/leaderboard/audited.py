@@ -17,15 +17,7 @@ from flbench.leaderboard.grouping import ResultGroup, cores_of
 from flbench.leaderboard.table import Table, TableRow, cohort_epochs
 from flbench.plugin.registry import entries
 from flbench.plugin.source_inspection import loaded_source, source_hash
-from flbench.results.audits import (
-    Audit,
-    content_digest,
-    latest,
-    latest_part,
-    read_audits,
-    rounds_of,
-    run_key,
-)
+from flbench.results.audits import Audit, KnownAudits, elsewhere, read_audits
 from flbench.results.schema import Result
 
 DAYS = 30
@@ -72,16 +64,14 @@ def with_audits(found: Iterable[Table], log: Path) -> list[Table]:
         UserError: the log cannot be read.
     """
     found, audits = list(found), read_audits(log)
-    rounds = rounds_of(one for table in found for row in table.rows for one in row.results)
-    known, begun = latest(audits, rounds), latest_part(audits)
-    runs = {one.run for one in audits}
+    results = (one for table in found for row in table.rows for one in row.results)
+    known = KnownAudits.of(audits, results)
     current = newest_cores(audits)
 
     def audited(row: TableRow) -> TableRow:
-        of_row = [one for one in row.results if run_key(one) in runs]
-        keys = {one.seed: (run_key(one), content_digest(one)) for one in of_row}
-        whole = {seed: known[key] for seed, key in keys.items() if key in known}
-        parts = {seed: begun[key] for seed, key in keys.items() if key in begun}
+        of_row = {one.seed: known.about(one) for one in row.results}
+        whole = {seed: one for seed, (one, _) in of_row.items() if one is not None}
+        parts = {seed: one for seed, (_, one) in of_row.items() if one is not None}
         work, counted = work_by_audits(row, whole)
         agreed = frozenset(seed for seed, audit in whole.items() if audit.agrees)
         said = last_audit(row, whole, parts)
@@ -152,11 +142,12 @@ def _begins(wrong: Sequence[int], found: Mapping[int, Audit], parts: Mapping[int
 
 def _elsewhere(wrong: Sequence[int], found: Mapping[int, Audit], results: Sequence[Result]) -> str:
     """Where seeds that differ were played, if not where their files were; "" = it is not known."""
-    files = {one.seed: one.environment.get("processor") for one in results if one.seed in wrong}
-    played = {seed: found[seed].processor for seed in wrong}
-    if any(None in (played[seed], files[seed]) or played[seed] == files[seed] for seed in wrong):
+    pairs = [(found[one.seed], one) for one in results if one.seed in wrong]
+    if not all(elsewhere(*pair) for pair in pairs):
         return ""
-    there, here = (", ".join(sorted(map(str, set(one.values())))) for one in (played, files))
+    played = {audit.processor for audit, _ in pairs}
+    files = {one.environment["processor"] for _, one in pairs}
+    there, here = (", ".join(sorted(map(str, one))) for one in (played, files))
     return f" on {there} (computed on {here})"
 
 

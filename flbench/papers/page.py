@@ -34,16 +34,7 @@ from flbench.papers.reproduction import (
     of_domain,
     planned,
 )
-from flbench.results.audits import (
-    LOG,
-    Audit,
-    content_digest,
-    latest,
-    latest_part,
-    read_audits,
-    rounds_of,
-    run_key,
-)
+from flbench.results.audits import LOG, Audit, KnownAudits, elsewhere, read_audits
 from flbench.results.plain_rows import as_table
 from flbench.sweeps.request import RunRequest
 
@@ -287,28 +278,24 @@ def _audited(rows: Sequence[ReproducedValue], audits: Sequence[Audit]) -> list[s
     if not audits:
         return []
     results = [(one.printed.method, result) for one in rows for result in one.results]
-    whole = latest(audits, rounds_of(result for _, result in results))
-    parts = latest_part(audits)
+    known = KnownAudits.of(audits, (result for _, result in results))
     same, first, never = 0, 0, 0
     differ: dict[str, list[str]] = {}
-    elsewhere = []
+    moved = []
     for method, result in results:
-        key = run_key(result), content_digest(result)
-        if key in whole and not whole[key].agrees:
+        whole, part = known.about(result)
+        if whole is not None and not whole.agrees:
             differ.setdefault(method, []).append(str(result.seed))
-            there, here = whole[key].processor, result.environment.get("processor")
-            elsewhere.append(None not in (there, here) and there != here)
-        elif key in whole:
-            same += 1
-        elif key in parts:
-            first += 1
+            moved.append(elsewhere(whole, result))
         else:
-            never += 1
+            same += whole is not None
+            first += whole is None and part is not None
+            never += whole is None and part is None
     named = (f"{method} (seed {', '.join(seeds)})" for method, seeds in differ.items())
     said = [f"{same} came out the same"] * bool(same)
     said += [f"{first} came out the same in the rounds that were run"] * bool(first)
     said += [f"{never} were not"] * bool(never)
-    where = ", each on another processor than the one that computed it" * all(elsewhere)
+    where = ", each on another processor than the one that computed it" * all(moved)
     said += [f"not the same: {', '.join(named)}{where}"] if differ else []
     return ["", f"Of {len(results)} results, run again to check them: {'; '.join(said)}."]
 

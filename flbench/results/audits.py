@@ -9,7 +9,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -234,7 +235,41 @@ def latest(audits: Iterable[Audit], rounds: Mapping[str, int]) -> dict[tuple[str
     return {(one.run, one.digest): one for one in audits if one.settles(rounds.get(one.run))}
 
 
+def elsewhere(audit: Audit, result: Result) -> bool:
+    """Whether an audit ran on another processor than the one that computed the result."""
+    there, here = audit.processor, result.environment.get("processor")
+    return None not in (there, here) and there != here
+
+
 def latest_part(audits: Iterable[Audit]) -> dict[tuple[str, str], Audit]:
     """The last audit of each run and digest that played its first rounds only, and agreed."""
     parts = (one for one in audits if one.agrees and one.is_strict and not one.whole)
     return {(one.run, one.digest): one for one in parts}
+
+
+@dataclass(frozen=True)
+class KnownAudits:
+    """What the audits of a log say of results.
+
+    Attributes:
+        whole: see `latest`.
+        parts: see `latest_part`.
+        runs: keys of all runs that were audited.
+    """
+
+    whole: Mapping[tuple[str, str], Audit]
+    parts: Mapping[tuple[str, str], Audit]
+    runs: Collection[str]
+
+    @classmethod
+    def of(cls, audits: Sequence[Audit], results: Iterable[Result]) -> KnownAudits:
+        """Those of some results."""
+        whole, parts = latest(audits, rounds_of(results)), latest_part(audits)
+        return cls(whole, parts, {one.run for one in audits})
+
+    def about(self, result: Result) -> tuple[Audit | None, Audit | None]:
+        """The last audit of all rounds of a result, or that differed; that of its first ones."""
+        if run_key(result) not in self.runs:
+            return None, None
+        key = run_key(result), content_digest(result)
+        return self.whole.get(key), self.parts.get(key)

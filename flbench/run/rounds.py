@@ -298,8 +298,7 @@ def there(run: Run, round_: int, stage: Stage) -> Stage:
     """
     if run.period is None or run.periods is None:
         return stage
-    whole = all(bool(period.present.all()) for period in run.periods.table)
-    if not whole and (stage.pooled or stage.started is not None):
+    if not run.periods.keep_all and (stage.pooled or stage.started is not None):
         what = "pools the samples" if stage.pooled else "takes uploads at any time"
         raise Undefined(
             f"stage '{stage.label}' {what} of all clients, and periods of the suite leave some out:"

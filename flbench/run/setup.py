@@ -196,6 +196,7 @@ def build_executor(
         refuse_other_answers(net, name, pool.x[:1], pool.y[:1], classes)
     layout = ParameterLayout.of(module, head=context.layout.head_name)
     tell_of_unused(spec, layout)
+    tell_of_rounding(spec)
     space = Workspace(fabric, module, layout)
     tell_of_few_samples(spec, space, visible.sizes("train"))
     tell_of_idle_clients(spec, space, visible.sizes("train"))
@@ -210,6 +211,13 @@ def tell_of_unused(spec: RunSpec, layout: ParameterLayout) -> None:
     """Tell of what the suite says and what has no effect; what a person sets so is refused."""
     for _, why in unused_settings(spec.suite):
         spec.say(f"suite '{spec.suite.name}': {why}")
+    policy, name = spec.suite.buffers, spec.suite.model.name
+    if policy != "global" and not layout.buffers:
+        spec.say(f"buffers={policy} has no effect: '{name}' has no BatchNorm")
+
+
+def tell_of_rounding(spec: RunSpec) -> None:
+    """Tell how many clients are called in a round where that is not the share asked for."""
     share, clients = spec.suite.participation, spec.suite.training_clients
     called = cohort_size(share, clients)
     if abs(called - share * clients) > ROUNDED * called:
@@ -217,9 +225,6 @@ def tell_of_unused(spec: RunSpec, layout: ParameterLayout) -> None:
             f"participation={share:g} of {clients} clients is {share * clients:.4g}: {called}"
             f" {'is' if called == 1 else 'are'} called in a round, as by {called / clients:.4g}"
         )
-    policy, name = spec.suite.buffers, spec.suite.model.name
-    if policy != "global" and not layout.buffers:
-        spec.say(f"buffers={policy} has no effect: '{name}' has no BatchNorm")
 
 
 def vocabulary(federation: Federation) -> int:

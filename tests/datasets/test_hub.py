@@ -77,6 +77,14 @@ def stored(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("brightest", [16, 255])
+def test_pictures_that_are_dark_throughout_are_noted(stored: Any, brightest: int) -> None:
+    grey = [Image.fromarray(np.full((2, 3), v, dtype=np.uint8)) for v in (0, brightest)]
+    notes = loaded(str(stored(train={"image": grey, "label": [0, 1]}))).notes
+    assert ["0..16 and are divided by 255" in one for one in notes] == [True] * (brightest < 64)
+
+
+@pytest.mark.slow
 def test_numbers_labels_and_clients_by_hand(stored: Any) -> None:
     train = {"x": [[1.0, 2.0], [3.0, 4.0]], "label": ["b", "a"], "hospital": [7, 3]}
     test = {"x": [[5.0, 6.0]], "label": ["b"], "hospital": [7]}

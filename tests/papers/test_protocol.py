@@ -143,6 +143,26 @@ def test_samples_are_counted_in_results(suite: str) -> None:
     assert ours["images"] == (100, ["800"]), "who decides on test samples has no others"
 
 
+def test_the_server_has_a_tenth_of_the_samples_at_most(suite: str) -> None:
+    """Of 90 samples 9 are the server's where 30 or 2,500 are asked for, and 5 where 5 are."""
+    protocol, table = paper_of(stated("server_samples", 1)), table_of(suite, "fedavg")
+    ran = row(suite, "fedavg", result([6] * 7 + [7], [2] * 8, [2] * 8))
+    for asked, found in ((2500, "9"), (30, "9"), (5, "5")):
+        scale = Scale(on={"digits": {"server_samples": asked}})
+        ours = said(departures(protocol, table, scale, [ran]))
+        assert ours["server_samples"] == (1, [found])
+        planned = said(departures(protocol, table, scale, [row(suite)]))
+        assert planned["server_samples"] == (1, [f"{asked:,}"])
+
+
+def test_newcomers_hold_as_much_as_others(suite: str) -> None:
+    """Six of eight clients train on (6 + 2 + 2) samples."""
+    protocol, table = paper_of(stated("images", 100)), table_of(suite, "fedavg")
+    scale = Scale(on={"digits": {"unseen": 0.25}})
+    ran = row(suite, "fedavg", result([6] * 6, [2] * 6, [2] * 6))
+    assert said(departures(protocol, table, scale, [ran]))["images"] == (100, ["80"])
+
+
 def test_runs_are_those_that_there_are(suite: str) -> None:
     protocol, scale = paper_of(stated("seeds", 4)), Scale(seeds=4, on={"digits": {}})
     assert departures(protocol, table_of(suite, "fedavg"), scale, [row(suite)]) == [], "planned"

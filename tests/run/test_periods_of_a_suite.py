@@ -55,6 +55,14 @@ def test_who_takes_all_clients_cannot_leave_some_out(
     play_toy(method, rounds=5, clock=clock, periods=[SWAP])
 
 
+def test_a_swap_that_changes_no_sample_is_refused(play_toy: Play) -> None:
+    """Client 0 has samples of labels 0 and 1 until it gets those of a client of the other group."""
+    swap = {"start": 4, "change": "swap-labels", "labels": [[0, 1]], "clients": [0]}
+    play_toy("fedavg", rounds=5, periods=[swap])
+    with pytest.raises(UserError, match="swap-labels from round 4 on: nobody changes"):
+        play_toy("fedavg", rounds=5, periods=[EXCHANGE, swap])
+
+
 @dataclass(frozen=True)
 class Sees:
     """Writes down what a method sees of the clients in each round."""
