@@ -12,7 +12,7 @@ from flbench.errors import UserError
 
 PARTS = (
     "startup", "workers", "w0", "lanes", "seeds", "w1", "w2", "w3", "personal", "w4", "everybody",
-    "w5", "w6", "w7", "w8", "w9", "options", "accuracy",
+    "w5", "w6", "w7", "w8", "w9", "text", "options", "accuracy",
 )  # fmt: skip
 PAGE = Path("leaderboard/speed/README.md")
 BEGIN, END = "<!-- flbench speed --table: begin -->", "<!-- flbench speed --table: end -->"

@@ -7,10 +7,11 @@ rows are lacking. `which_method_page.py` writes the page.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import atanh, sqrt, tanh
+from statistics import mode
 
 import numpy as np
 from scipy import stats
@@ -19,6 +20,7 @@ from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import FEW_SEEDS, average_ranks, difference, holm
 from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients
+from flbench.leaderboard.who_wins import listed
 from flbench.metrics import Floats
 from flbench.papers.rank_agreement import kendall_tau
 from flbench.plugin.method_info import method_infos
@@ -44,7 +46,9 @@ The clients of the [natural federations](natural.md) are persons, schools, state
 as they are. A difference is how much better the first one is, mean over clients and seeds, in
 units of the headline (accuracy; of RMSE the difference of errors), with its 95 % interval; ° = of
 fewer than {FEW} seeds: the interval is over clients, each of whom counts once, whatever the number
-of seeds, and says nothing of other seeds. Methods are at their defaults, and ranked: those that
+of seeds, and says nothing of other seeds. With more seeds it is the wider one of two t intervals,
+over seeds and over clients: of four seeds the first has three degrees of freedom, so few methods
+pass there that would by the clients of two. Methods are at their defaults, and ranked: those that
 have all data in one place or know the true groups are only compared with. That the best of many is
 chosen after the fact is corrected for in the column *after Holm* alone.
 """
@@ -186,6 +190,12 @@ def counted(rows: Sequence[TableRow], other: TableRow | None) -> tuple[str, str,
     )
 
 
+def in_full(table: Table) -> TableRow | None:
+    """The row of training alone in every round, not only where cohorts ask."""
+    name, params = "local-only", {"schedule": "full"}
+    return next((row for row in table.main if (row.method, row.params) == (name, params)), None)
+
+
 def best_alone(table: Table) -> TableRow | None:
     """The best row of what learns from a client's own samples only, at any settings."""
     rows = [
@@ -207,26 +217,34 @@ def alone(found: Sequence[Table]) -> list[str]:
     for table in found:
         rows = defaults(table)
         local, own = (reference(table, name) for name in ("local-only", "own-majority"))
-        best, most = first_of(rows), best_alone(table)
+        best, most, full = first_of(rows), best_alone(table), in_full(table)
         shown = f"`{best.method}` {value(best)}" if best else "not run"
-        more, sure, less = counted([*rows.values()], local)
+        epochs = None if local is None else local.mean_of("trained_epochs")
         lines.append([
-            named(table), str(len(rows)), value(local), shown, over(best, local), more, sure, less,
+            named(table), str(len(rows)), value(local), "-" if epochs is None else f"{epochs:.1f}",
+            shown, over(best, local), *counted([*rows.values()], local),
         ])  # fmt: skip
         others.append([
-            named(table), value(own), over(local, own), counted([*rows.values()], own)[0],
+            named(table), value(full), over(best, full), *counted([*rows.values()], full)[:2],
+            value(own), over(local, own), counted([*rows.values()], own)[0],
             f"`{most.name}` {value(most)}" if most else "not run", over(best, most),
-            counted([*rows.values()], most)[0],
+            *counted([*rows.values()], most)[:2],
         ])  # fmt: skip
     headings = [("federation", True), ("methods", False), ("`local-only`", False),
-                ("best", True), ("over `local-only`", True), ("better than `local-only`", False),
+                ("its epochs", False), ("best", True), ("over `local-only`", True),
+                ("better than `local-only`", False),
                 ("better after Holm", False), ("worse", False)]  # fmt: skip
-    further = [("federation", True), ("`own-majority`", False), ("`local-only` over it", True),
+    better = [("methods better than it", False), ("after Holm", False)]
+    further = [("federation", True), ("`local-only` in full", False),
+               ("the best method over it", True), *better,
+               ("`own-majority`", False), ("`local-only` over it", True),
                ("methods better than it", False), ("best alone", True),
-               ("the best method over it", True), ("methods better than it", False)]  # fmt: skip
+               ("the best method over it", True), *better]  # fmt: skip
     text = "Better and worse are by their intervals; after Holm with all methods as one family, so"
-    text += " that one false claim or more has a probability of 5 %. The control shows what is"
-    text += " found by chance."
+    text += " that one false claim or more has a probability of 5 %. `local-only` trains a client"
+    text += " in the rounds in which a cohort would have it, as long as other methods do; with"
+    text += " less than one epoch some clients never train. A client that is alone need not wait:"
+    text += " `local-only` in full trains in every round (`schedule=full`)."
     said = "The own majority learns nothing (of numbers it is the mean). *Best alone* is, of"
     said += " `local-only` at any schedule and rate, `linear-alone`, `boosting-alone` and"
     said += " `own-majority`, the one with the best test score: chosen after the fact, as the best"
@@ -235,6 +253,34 @@ def alone(found: Sequence[Table]) -> list[str]:
              *grid(further, others)]  # fmt: skip
     title = "Does anything beat training alone, and the client's own majority?"
     return answer(title, text, parts if lines else [])
+
+
+def in_short(tables: Sequence[Table]) -> list[str]:
+    """Sentences: where methods beat the best that a client does alone, and where it beats them."""
+    found, above, below = 0, [], []
+    for table in sorted(filter(is_natural, tables), key=lambda one: one.title):
+        rows, most = defaults(table), best_alone(table)
+        best = first_of(rows)
+        over_it = gain(best, most) if best and most and best is not most else None
+        if best is None or most is None or over_it is None:
+            continue
+        found += 1
+        _, sure, _ = counted([*rows.values()], most)
+        others = sum(row is not most for row in rows.values())
+        if int(sure):
+            above.append(f"{named(table)} ({sure} of {others})")
+        if over_it.high < 0:
+            numbers = f"`{most.name}` {value(most)} for {value(best)}"
+            below.append(f"{named(table)} ({numbers})")
+    if not found:
+        return []
+    say = f"On {len(above)} of {found} federations that nobody drew, methods are above the best"
+    say += " that a client does alone, also where their number is corrected for"
+    also = f"On {len(below)} of {found} the best that a client does alone is above every method"
+    return [
+        f"{text}: {listed(names)}." if names else f"{text}."
+        for text, names in ((say, above), (also, below))
+    ]
 
 
 def personal(found: Sequence[Table]) -> list[str]:
@@ -274,7 +320,7 @@ def clustered(found: Sequence[Table]) -> list[str]:
         }
         best, fedavg = first_of(rows), reference(table, "fedavg")
         local, oracle = (reference(table, name) for name in ("local-only", "oracle"))
-        if oracle is not None and oracle.mean_of("ari") != 1:  # its run ended before they were used
+        if oracle is not None and oracle.is_idle_oracle:
             oracle = None
         agreement = {
             name: ari for name, row in rows.items() if (ari := row.mean_of("ari")) is not None
@@ -287,18 +333,38 @@ def clustered(found: Sequence[Table]) -> list[str]:
             "no groups known" if top is None else f"`{top}` {agreement[top]:.2f}",
             f"{np.median([*agreement.values()]):.2f}" if agreement else "-",
             f"{agreement[best.method]:.2f}" if best and best.method in agreement else "-",
+            *groups_of(table, best, rows.values()),
             over(oracle, fedavg) if oracle else "-", over(oracle, local) if oracle else "-",
         ])  # fmt: skip
     headings = [("federation", True), ("best clustered method", True), ("over `fedavg`", True),
                 ("methods better than `fedavg`", False), ("best over `local-only`", True),
                 ("highest agreement", True), ("median", False), ("that of the best", False),
+                ("groups of the best", True), ("one group", True), ("a group for each", True),
                 ("`oracle` over `fedavg`", True), ("`oracle` over `local-only`", True)]  # fmt: skip
     text = "Agreement with the true groups is the adjusted Rand index (1 = the same groups, 0 = by"
     text += " chance), mean over seeds. Some methods are told how many groups to make: fedgroup"
-    text += " makes five at its defaults, as many as there are kinds of plots. An"
-    text += " `oracle` whose warm-up is the whole run is left out."
+    text += " makes five at its defaults, as many as there are kinds of plots. Named are methods"
+    text += " whose clients are one group at the end, which is one model for all, or nearly all in"
+    text += " groups of their own, which is training alone. An `oracle` whose warm-up is the whole"
+    text += " run is left out."
     return answer("Does clustering find natural groups, and does it pay?", text, grid(
         headings, lines) if lines else [])  # fmt: skip
+
+
+def groups_of(
+    table: Table, best: TableRow | None, rows: Iterable[TableRow]
+) -> tuple[str, str, str]:
+    """How many groups the best makes at the end; which methods make one, or one for each client.
+
+    As many as there are is nine of ten or more.
+    """
+    clients = len(next(iter(table.rows)).results[0].clients.test)
+    made = {row.method: count for row in rows if (count := row.mean_of("groups")) is not None}
+    mine = made.get(best.method) if best else None
+    one = sorted(f"`{name}`" for name, count in made.items() if count <= 1)
+    each = sorted(f"`{name}`" for name, count in made.items() if count >= 0.9 * clients)
+    shown = "-" if mine is None else f"{mine:.4g} of {clients} clients"
+    return shown, ", ".join(one) or "none", ", ".join(each) or "none"
 
 
 def score(row: TableRow) -> float:
@@ -396,15 +462,24 @@ def rates(found: Sequence[Table]) -> list[str]:
         lines.append([
             named(table), str(len(pairs)), kendall(before, after).text, f"{moved} of {len(pairs)}",
             f"{np.mean(after - before):+.3f}", f"{sum(one.low > 0 for one in gains)}",
-            f"`{first}`, then {1 + order.index(first)}", f"`{order[0]}`",
+            f"`{first}`, then {1 + order.index(first)}", f"`{order[0]}`", searched_on(tuned),
         ])  # fmt: skip
     headings = [("federation", True), ("methods", False), ("Kendall's tau", True),
                 ("took another rate", False), ("mean gain", False), ("better by interval", False),
-                ("best before, and its place after", True), ("best after", True)]  # fmt: skip
+                ("best before, and its place after", True), ("best after", True),
+                ("seeds of the search, scored", False)]  # fmt: skip
     text = "At the suite's learning rate, and with the best of a few multiples of it, which each"
-    text += " method chose on validation samples of other seeds ([tuning](tuning.md))."
+    text += " method chose on validation samples of other seeds ([tuning](tuning.md)). With one"
+    text += " seed of the search, a few samples of each client choose."
     return answer("Does a better learning rate change the order?", text, grid(
         headings, lines) if lines else [])  # fmt: skip
+
+
+def searched_on(tuned: Mapping[str, TableRow]) -> str:
+    """On how many seeds most rates were searched for, and how many most rows are scored on."""
+    searched = [len(row.tuning.seeds) for row in tuned.values() if row.tuning]
+    scored = [len(row.seeds) for row in tuned.values()]
+    return f"{mode(searched)}, {mode(scored)}"
 
 
 def common_seeds(one: TableRow, other: TableRow) -> tuple[float, float] | None:
@@ -435,7 +510,7 @@ def many_clients(found: Sequence[Table]) -> list[str]:
             named(table), trained(table), str(len(rows)), *map(value, pair), str(len(bad)),
             ", ".join(bad) or "none", ", ".join(failed) or "none",
         ])  # fmt: skip
-    headings = [("federation", True), ("clients that train, samples each", False),
+    headings = [("federation", True), ("clients that train, their training samples", False),
                 ("methods", False), ("`fedavg`", False),
                 ("`local-only`", False), ("worse than both", False), ("these", True),
                 ("undefined there", True)]  # fmt: skip
@@ -443,12 +518,31 @@ def many_clients(found: Sequence[Table]) -> list[str]:
     return answer(title, text, grid(headings, lines) if lines else [])
 
 
+def lacking(found: Sequence[Table]) -> list[str]:
+    """Which installed methods have no row?"""
+    installed = {one.name for one in method_infos() if one.package.startswith("flbench ")}
+    lines = []
+    for table in found:
+        undefined = {name for name, _ in table.undefined}
+        rest = sorted(installed - undefined - {row.method for row in table.rows})
+        names = ", ".join(f"`{name}`" for name in rest)
+        lines.append([
+            named(table), str(len({row.method for row in table.rows})),
+            ", ".join(f"`{name}`" for name in sorted(undefined)) or "none",
+            names if len(rest) < FULL else f"{len(rest)} methods",
+        ])  # fmt: skip
+    headings = [("federation", True), ("methods with a row", False), ("not defined there", True),
+                ("not run, as a run takes long or diverges", True)]  # fmt: skip
+    text = "Why a method is not defined stands on the page of the suite. `fedasync` and `fedbuff`"
+    text += " need a clock, which these suites have not; networks for text take long, so roles have"
+    text += " few methods."
+    return answer("Which installed methods have no row?", text, grid(
+        headings, lines) if lines else [])  # fmt: skip
+
+
 def trained(table: Table) -> str:
-    """How many clients train, and the median of their samples, all parts together."""
-    clients = next(iter(defaults(table).values())).results[0].clients
-    sizes = [
-        sum(parts) for parts in zip(clients.train, clients.validation, clients.test, strict=True)
-    ]
+    """How many clients train, and the median of their training samples."""
+    sizes = next(iter(defaults(table).values())).results[0].clients.train
     return f"{len(sizes):,}, {np.median(sizes):g}"
 
 
@@ -464,7 +558,7 @@ def answer(title: str, text: str, table: Sequence[str]) -> list[str]:
 
 
 ANSWERS: Sequence[Callable[[Sequence[Table]], list[str]]] = (
-    alone, personal, clustered, rates, many_clients
+    alone, personal, clustered, rates, many_clients, lacking
 )  # fmt: skip
 
 

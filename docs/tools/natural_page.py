@@ -28,6 +28,7 @@ from scipy.stats import t
 import flbench_benchmarks
 from flbench.core.dataset import Dataset
 from flbench.federation.loading import load_dataset
+from flbench.plugin.dataset_words import dataset_words
 from flbench.plugin.registry import Entry, entries, source_file
 from flbench.run.composition import compose
 from flbench.run.runner import execute
@@ -36,6 +37,8 @@ from flbench.suite import load_suite
 
 FACTS = Path(__file__).with_name("natural_facts.json")
 RATES = Path(__file__).with_name("natural_rates.json")
+MOST = 8
+"""Seconds that a run of FedAvg was to take at most."""
 WIDTH = 120
 """Characters of a line."""
 HOME = "flbench.datasets.natural."
@@ -189,9 +192,9 @@ def page() -> str:
     facts, seconds = stored["federations"], stored["seconds of fedavg"]
     lines = [
         HEAD,
-        "| suite | clients | samples of a client: least, median, most | labels | true groups"
-        " | tested | join late | seconds |",
-        "|---|---:|---|---:|---:|---|---:|---:|",
+        "| suite | clients | samples of a client: least, median, most | task | true groups"
+        " | tested | join late | seconds | source |",
+        "|---|---:|---|---|---:|---|---:|---:|---|",
     ]
     for name in natural_suites():
         one, table = facts[name], table_of(name)
@@ -201,17 +204,21 @@ def page() -> str:
             f"[`{name}`](#{name})",
             f"{table['clients']:,}",
             f"{least}, {middle}, {most}",
-            str(one["labels"]),
+            task_of(name, one["labels"]),
             str(len(one["groups"]) or "-"),
             "a fixed part" if one["tested"] else "drawn by seed",
             f"{late:,}" if late else "-",
             f"{seconds[name]:g}",
+            source_of(name),
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "Seconds: CPU time of one run of FedAvg, evaluation included, on one core of the machine",
         "that measured last (`python docs/tools/natural_page.py --measure`).",
+        f"{MOST} seconds are the most that a suite was to take. More take: {longer(seconds)}.",
+        "Samples of a text are windows of characters. The network for it is the fastest of three that",
+        "learn ([measured](../leaderboard/speed/README.md)).",
         "",
     ]
     first: dict[Path | None, str] = {}
@@ -219,6 +226,27 @@ def page() -> str:
         lines += section(name, facts[name], first)
     tried = json.loads(RATES.read_text(encoding="utf-8"))
     return "\n".join([*lines, LEARNING_RATES, *rates_table(tried, facts), "", ROWS])
+
+
+def task_of(suite: str, labels: int) -> str:
+    """What is predicted, in two words."""
+    if labels == 1:
+        return "a number"
+    is_text = dataset_words(table_of(suite)["dataset"]).medium == "text"
+    return f"{labels} {'characters' if is_text else 'labels'}"
+
+
+def source_of(suite: str) -> str:
+    """Where the data of a suite are from."""
+    entry = _entry(suite)
+    assert entry is not None
+    return described(entry)[2]["source"]
+
+
+def longer(seconds: Mapping[str, float]) -> str:
+    """The suites of which a run takes longer than `MOST` seconds, with theirs."""
+    found = {name: seconds[name] for name in natural_suites() if seconds[name] > MOST}
+    return ", ".join(f"`{name}` ({one:g})" for name, one in found.items()) or "none"
 
 
 def rates_table(

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from natural_answers import answers
+from natural_answers import answers, in_full
+from natural_answers import in_short as natural_in_short
 
 from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.headings import with_headings
@@ -74,10 +75,12 @@ OF_TASKS = "Where a number is no accuracy, it has its name: of RMSE, lower is be
 LEFT_OUT = f"""\
 Left out are tables with fewer than {LEAST} ranked methods at their defaults, suites of threats,
 slow links, privacy and several networks, which come below, and tables with newcomers where the same
-suite has one without. A method of one seed has no rank, so the longest runs are left out too, and
-may say otherwise: the page of the suite has them. Attacks and references are no methods to choose.
-Of a method that trains more than `fedavg`, the column of equal work has the number of an earlier
-round, when it had trained as much.
+suite has one without. Where a table has methods of several seeds, those of one seed are left out,
+the longest runs among them, which may say otherwise: the page of the suite has them. Attacks and
+references are no methods to choose. Of a method that trains more than `fedavg`, the column of equal
+work has the number of an earlier round, when it had trained as much. `local-only` trains in the
+rounds in which a cohort would have the client; in brackets what it has in every round
+(`schedule=full`), where that was run.
 """
 
 
@@ -162,6 +165,7 @@ def in_short(found: Sequence[Table]) -> list[str]:
     """Markdown: what is known in a few sentences, as the leaderboard has them."""
     wins = who_wins(found)
     said = [one.text for one in sentences(wins)] if wins else []
+    said += [f"{text} [More](#clients-that-nobody-drew)." for text in natural_in_short(found)]
     return [
         "## In short",
         "",
@@ -174,16 +178,16 @@ def in_short(found: Sequence[Table]) -> list[str]:
 
 
 def samples(table: Table) -> str:
-    """Samples of a client, all parts together: the median over clients of one result."""
-    held = methods(table)[0].results[0].clients
-    parts = [held.train, held.validation, held.test]
-    return f"{median(map(sum, zip(*(part for part in parts if part), strict=True))):,.0f}"
+    """Training samples of a client, of text windows: the median over clients of one result."""
+    return f"{median(methods(table)[0].results[0].clients.train):,.0f}"
 
 
 def by_kind(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods of each kind of federation."""
     headings = [("your clients", True), ("suite", True)]
-    headings += [(name, False) for name in ("clients", "samples each", "rounds", "methods")]
+    headings += [
+        (name, False) for name in ("clients", "training samples each", "rounds", "methods")
+    ]
     headings += [("best", True), ("cannot be separated from it", True)]
     headings += [("best at the work of `fedavg`", True), *BASELINES]
     lines = []
@@ -203,6 +207,8 @@ def by_kind(found: Sequence[Table]) -> list[str]:
             at_equal_work(rows),
             *("-" if row is None else mean(row) for row in others),
         ]
+        if full := in_full(table):
+            cells[-1] += f" ({full.mean:.3f})"
         lines.append(cells)
     return ["## By how clients differ", "", *LEFT_OUT.split("\n"), *grid(headings, lines)]
 
@@ -230,30 +236,52 @@ def by_bytes(found: Sequence[Table]) -> list[str]:
 
 def by_newcomers(found: Sequence[Table]) -> list[str]:
     """Markdown: the best methods for clients that join after the last round."""
-    headings = [("suite", True), ("at once", True), *BASELINES]
-    headings += [("local epochs", False), ("after these", True)]
+    headings = [("suite", True), ("at once", True), *BASELINES, ("`own-majority`", False)]
+    headings += [("local epochs", False), ("after these", True), ("`local-only`, after", False)]
+    headings += [("best alone, after", True)]
     lines = []
     late = [table for table in found if table.joins_late]
     for table in late:
-        others = [baseline(table, name) for name in ("fedavg", "local-only")]
-        newcomers = table.task.named(NEWCOMERS)
-        known = [row.mean_of(newcomers) if row else None for row in others]
+        names = ("fedavg", "local-only", "own-majority", "linear-alone", "boosting-alone")
+        others = [baseline(table, name) for name in names]
+        newcomers, epochs = table.task.named(NEWCOMERS), table.settings.get("unseen_epochs", 0)
         cells = [
             f"`{table.suite}` on `{table.dataset}`",
             ranked(table, newcomers),
-            *("-" if value is None else f"{value:.3f}" for value in known),
-            str(table.settings.get("unseen_epochs", 0)),
-            ranked(table, f"{newcomers}_tuned"),
+            *(of_newcomers(row, newcomers) for row in others[:3]),
+            str(epochs),
+            ranked(table, f"{newcomers}_tuned") if epochs else "-",
+            of_newcomers(others[1], f"{newcomers}_tuned") if epochs else "-",
+            best_of_newcomers(table, others[1:], f"{newcomers}_tuned"),
         ]
         lines.append(cells)
     text = [
         "## If clients join later",
         "",
         "Mean accuracy of clients that joined after the last round: with what the method gives",
-        "them then, and after some local epochs of their own.",
+        "them then, and after some local epochs of their own. What `local-only` has at once is a",
+        "network that was never trained; `own-majority`, `linear-alone` and `boosting-alone` learn",
+        "from the newcomer's own samples. *Best alone* is the best of these four, chosen after the",
+        "fact.",
         "",
     ]
     return [*text, *grid(headings, lines)] if late else []
+
+
+def of_newcomers(row: TableRow | None, metric: str) -> str:
+    """What a row gives newcomers."""
+    value = None if row is None else row.mean_of(metric)
+    return "-" if value is None else f"{value:.3f}"
+
+
+def best_of_newcomers(table: Table, rows: Sequence[TableRow | None], metric: str) -> str:
+    """The best of some rows by a headline of newcomers, with its number."""
+    found = [(row, row.mean_of(metric)) for row in rows if row is not None]
+    known = [(table.task.score(value), row) for row, value in found if value is not None]
+    if not known:
+        return "-"
+    _, best = max(known, key=lambda pair: pair[0])
+    return f"`{best.method}` {of_newcomers(best, metric)}"
 
 
 def ranked(table: Table, metric: str) -> str:

@@ -64,9 +64,7 @@ def tune(
     ] = None,
     try_lr: Annotated[
         str | None,
-        typer.Option(
-            metavar="F1,F2", help="factors of the suite's learning rate, as 1/3,3; no parameters"
-        ),
+        typer.Option(metavar="F1,F2", help="factors of the suite's learning rate, as 1/3,3"),
     ] = None,
     tuning_seeds: Annotated[
         int, typer.Option(min=1, max=MOST_SEEDS, help="seeds 1000.. of the trials")
@@ -89,10 +87,10 @@ def tune(
             f"--seeds: expected at most {FIRST_SEED}, as trials have the seeds from there on, got"
             f" {seeds}"
         )
-    if (budget is None) == (try_lr is None) or (try_lr is not None and tried):
+    if budget is None and (try_lr is None or tried):
         raise typer.BadParameter(
             "expected --budget, the number of sets of parameters, or --try-lr, factors of the"
-            " suite's learning rate; --try goes with --budget"
+            " suite's learning rate, or both; --try goes with --budget"
         )
     factors = None if try_lr is None else _factors(try_lr)
     from flbench.sweeps.workers import prepare_workers, run_in_workers
@@ -159,7 +157,7 @@ def _factors(text: str) -> list[float]:
 
 @dataclass
 class Search:
-    """The search for parameters of a method, or for its learning rate.
+    """The search for parameters of a method, or for its learning rate, or for both.
 
     Attributes:
         base: the request for its defaults.
@@ -170,6 +168,8 @@ class Search:
         points: what is tried, the defaults first.
         wanted: the runs of each point.
         budget: points that might be tried.
+        for_rate: whether learning rates are tried.
+        for_both: whether they are tried with sets of parameters.
     """
 
     base: RunRequest
@@ -180,6 +180,8 @@ class Search:
     points: list[Point] = field(default_factory=list)
     wanted: list[list[Cell]] = field(default_factory=list)
     budget: int = 0
+    for_rate: bool = False
+    for_both: bool = False
 
     @property
     def method(self) -> str:
@@ -191,15 +193,15 @@ class Search:
         """All runs of the search."""
         return [cell for cells in self.wanted for cell in cells]
 
-    @property
-    def for_rate(self) -> bool:
-        """Whether it is for the learning rate."""
-        return any(RATE in point for point in self.points)
-
     def draw(
         self, budget: int | None, tried: Sequence[str], factors: Sequence[float] | None
     ) -> None:
-        """Decide what is tried: `factors` of the suite's learning rate, else sets of parameters.
+        """Decide what is tried: sets of parameters within a budget, learning rates, or both.
+
+        Args:
+            budget: how many sets; None = all learning rates, and the parameters' defaults.
+            tried: values of parameters that are asked for.
+            factors: of the suite's learning rate; None = it alone.
 
         Raises:
             UserError: the method is several, or has no number to tune; or the suite has no
@@ -209,24 +211,27 @@ class Search:
         (usual, *_) = self.cells(trial)
         if not usual.spec.suite.validation_fraction:
             raise UserError(NO_SCORE)
-        if factors is None:
-            assert budget is not None, "one of the two is typed"
-            grid, of = self.grid(tried)
+        rates = [] if factors is None else rates_of(usual.spec.suite.local.lr, factors)
+        self.for_rate, self.for_both = bool(rates), bool(rates) and budget is not None
+        if budget is None:
+            self.points = [{}, *({RATE: one} for one in rates[1:])]
+            what, self.budget = f"learning rates, {rates[0]:g} and others,", len(self.points)
+        else:
+            grid, of = self.grid(tried, {RATE: rates} if rates else {})
             self.points = points(grid, budget, f"{self.method}/{self.base.suites[0]}", of)
             what, self.budget = f"sets of {', '.join(grid)}", budget
-        else:
-            first, *others = rates_of(usual.spec.suite.local.lr, factors)
-            self.points = [{}, *({RATE: one} for one in others)]
-            what, self.budget = f"learning rates, {first:g} and others,", len(self.points)
         self.wanted = [self.cells(trial, point) for point in self.points]
         many = f"{len(self.points)} {what} of {self.method}"
         self.progress.tell(f"{many}; {len(self.seeds)} tuning seeds each")
 
-    def grid(self, tried: Sequence[str]) -> tuple[dict[str, list[Any]], Callable[[Point], Point]]:
+    def grid(
+        self, tried: Sequence[str], rates: Mapping[str, list[Any]]
+    ) -> tuple[dict[str, list[Any]], Callable[[Point], Point]]:
         """The values of each parameter that is searched for, and what becomes of points of them.
 
         Args:
             tried: those of `--try`.
+            rates: learning rates that are tried with them, if any.
 
         Raises:
             UserError: the method is several, or has no number to tune.
@@ -237,7 +242,7 @@ class Search:
         own = {key.removeprefix(f"{self.method}."): one for key, one in self.base.settings.items()}
         fixed = {name: one for name, one in own.items() if name in plugin.fields}
         effort = getattr(plugin.kind, "effort", ())
-        grid = grid_of(plugin.fields, effort, _asked_values(tried), fixed)
+        grid = {**grid_of(plugin.fields, effort, _asked_values(tried), fixed), **rates}
         if not grid:
             raise UserError(
                 f"{self.method} has no number to tune; name values with --try KEY=V1,V2"
@@ -287,6 +292,7 @@ class Search:
             seeds=list(self.seeds),
             score=score,
             lr=best.params.get(RATE, usual) if self.for_rate else None,
+            both=self.for_both,
         )
         params = {key: value for key, value in best.params.items() if key != RATE}
         scored = replace(self.base, seeds=tuple(range(seeds)))
@@ -307,7 +313,8 @@ class Search:
             "settings": suite.settings(),
             "trials": [asdict(one) for one in judged],
         }
-        name = f"{self.method}-lr.json" if self.for_rate else f"{self.method}.json"
+        kind = "-both" if self.for_both else "-lr" if self.for_rate else ""
+        name = f"{self.method}{kind}.json"
         path = spec.path.parents[2] / name
         write_atomically(path, f"{json.dumps(table, indent=1)}\n".encode())
         return path

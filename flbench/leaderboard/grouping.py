@@ -88,6 +88,11 @@ class ResultGroup:
         return len(self.plugins) == 1 and self.plugins[0].uses_true_groups
 
     @property
+    def is_idle_oracle(self) -> bool:
+        """Whether it is an oracle whose run ended before it used the true groups."""
+        return self.is_oracle and self.mean_of("ari") not in (None, 1)
+
+    @property
     def baseline(self) -> bool:
         """Whether it is what others must beat: training alone, or one model for all."""
         return len(self.plugins) == 1 and self.plugins[0].baseline
@@ -137,7 +142,8 @@ class ResultGroup:
         if self.tuning is None:
             return ""
         rate = "" if self.tuning.lr is None else ", learning rate"
-        return f"tuned, budget {self.budget}{rate}"
+        both = " and parameters" if self.tuning.both else ""
+        return f"tuned, budget {self.budget}{rate}{both}"
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -237,8 +243,9 @@ def searches(rows: Iterable[ResultGroup]) -> list[str]:
 
 def searched_for(row: ResultGroup) -> str:
     """What there were several of, of which a tuned row has the best."""
-    is_rate = row.tuning is not None and row.tuning.lr is not None
-    return "learning rates" if is_rate else "sets of parameters"
+    if row.tuning is None or row.tuning.lr is None:
+        return "sets of parameters"
+    return "learning rates with parameters" if row.tuning.both else "learning rates"
 
 
 def shown_metrics(place: TablePlace, rows: Sequence[ResultGroup]) -> list[Metric]:

@@ -16,8 +16,8 @@ from flbench.leaderboard.who_wins import (
     Improvability,
     Standing,
     WhoWins,
-    listed,
     ratio,
+    score_of,
 )
 from flbench.results.files import slug
 
@@ -156,11 +156,6 @@ def index(found: Sequence[Table], findings: str, wins: WhoWins | None = None) ->
 def titled_kind(kind: str) -> str:
     """A kind as a heading."""
     return f"{kind[:1].upper()}{kind[1:]}"
-
-
-def score_of(wins: WhoWins) -> str:
-    """What the score of a table is over."""
-    return f"Score: the mean over {listed(wins.scored)}."
 
 
 def _linked(one: Sentence, wins: WhoWins) -> str:

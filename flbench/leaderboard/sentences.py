@@ -59,11 +59,17 @@ def _costs_nothing(one: Standing) -> bool:
 
 
 def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
-    """Per kind: how many methods are better than training alone, and by how much the best is."""
+    """Per kind: how many methods are better than training alone, and by how much the best is.
+
+    It is the best of training alone as often as cohorts allow and in every round, where both ran.
+    """
     for kind, known in wins.kinds.items():
-        alone = next((one for one in wins.lines if one.alone and kind in one.cells), None)
-        if alone is None or not alone.cells[kind].whole:
+        known_alone = [one for one in wins.lines if one.alone and kind in one.cells]
+        whole = [one for one in known_alone if one.cells[kind].whole]
+        if not whole:
             continue
+        alone = min(whole, key=lambda one: one.cells[kind].value)
+        best = ", the best that a client did alone" if len(whole) > 1 else ""
         base = alone.cells[kind]
         fewer = sum(known.numbers[name].value < base.value for name in known.methods)
         count, every = len(known.compared), len(known.tables)
@@ -71,7 +77,7 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         tables = f"{count}{of} table{'' if every == 1 else 's'}"
         yield Sentence(
             f"On {kind} ({tables}), {fewer} of {len(known.methods)} methods"
-            f" make{'s' if fewer == 1 else ''} less error than {alone.name};"
+            f" make{'s' if fewer == 1 else ''} less error than {alone.name}{best};"
             f" {_saved(base)}.",
             kind,
         )

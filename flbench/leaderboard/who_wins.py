@@ -157,8 +157,15 @@ def _order(one: Standing) -> tuple[bool, float, str]:
 
 
 def _references(table: Table) -> dict[str, TableRow]:
-    """The rows at defaults that are not ranked, by method."""
-    return {row.method: row for row in table.main if row.default and row.reference}
+    """The rows that are not ranked, by method at its defaults; training alone also at others.
+
+    Those of training alone in every round are under the row's own name. An oracle that never used
+    the true groups is one model for all, and left out.
+    """
+    aside = [row for row in table.main if row.reference and not row.is_idle_oracle]
+    return {
+        row.method if row.default else row.name: row for row in aside if row.default or row.baseline
+    }
 
 
 def _numbers(tables: Sequence[Table]) -> KindNumbers | None:
@@ -299,6 +306,17 @@ def _standing(
         median(ratios) if len(ratios) == len(rows) else None,
         median(works) if len(works) == len(rows) else None,
         all(row.counted for _, row in rows),
+    )
+
+
+def score_of(wins: WhoWins) -> str:
+    """What the score is over, and each column."""
+    counts = [
+        f"{kind} {len(one.compared)} of {len(one.tables)}" for kind, one in wins.kinds.items()
+    ]
+    return (
+        f"Score: the mean over {listed(wins.scored)}. A column is over the tables that hold all of"
+        f" its methods: {listed(counts)}."
     )
 
 

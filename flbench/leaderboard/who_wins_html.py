@@ -16,8 +16,8 @@ from flbench.leaderboard.who_wins import (
     Improvability,
     Standing,
     WhoWins,
-    listed,
     ratio,
+    score_of,
 )
 from flbench.results.files import slug
 
@@ -50,8 +50,7 @@ def who_wins_html(wins: WhoWins) -> str:
             "<ul>",
             *(f"<li>{escape(one.text)}</li>" for one in sentences(wins)),
             "</ul>",
-            f'<p class="dim">{escape(f"Score: the mean over {listed(wins.scored)}. {ITALICS}")}'
-            f" {escape(NOTE)}</p>",
+            f'<p class="dim">{escape(f"{score_of(wins)} {ITALICS}")} {escape(NOTE)}</p>',
         ]
     )
 

@@ -93,6 +93,7 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn(
             "tuned_lr", "number", "learning rate that was searched for; null = the suite's"
         ),
+        ExportColumn("tuned_both", "flag", "both were searched for together; null = not tuned"),
         ExportColumn("suite_version", "whole", "version of the suite"),
         ExportColumn("partition", "text", "name of the partition"),
         ExportColumn("network", "text", "name of the network"),
@@ -297,6 +298,7 @@ def runs(result: Result, audits: Mapping[tuple[str, str], Audit]) -> Iterator[Ex
         "audit_date": None if audit is None else audit.date,
         "tuning_budget": result.tuning.budget if result.tuning else None,
         "tuned_lr": result.tuning.lr if result.tuning else None,
+        "tuned_both": result.tuning.both if result.tuning else None,
         "suite_version": suite["version"],
         "partition": suite.get("partition", {}).get("name"),
         "network": suite["model"]["name"],

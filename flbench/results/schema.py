@@ -367,6 +367,7 @@ class Tuning(_Stored):
         score: what was to be high: a curve's last value, averaged over the seeds.
         lr: the learning rate of local training that was found, where one was searched for; it
             takes the place of the suite's. None = the suite's, which was not questioned.
+        both: whether the learning rate was searched for together with parameters.
     """
 
     budget: Positive
@@ -374,12 +375,17 @@ class Tuning(_Stored):
     seeds: list[Count]
     score: Line
     lr: Annotated[Annotated[float, Field(gt=0, le=WIDEST)] | None, LATER] = None
+    both: Annotated[bool, LATER] = False
 
     @model_serializer(mode="wrap")
     def _as_stored(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without a rate where none was searched for, as in files from before it."""
         table: dict[str, Any] = handler(self)
-        return {key: value for key, value in table.items() if (key, value) != ("lr", None)}
+        return {
+            key: value
+            for key, value in table.items()
+            if (key, value) not in (("lr", None), ("both", False))
+        }
 
 
 class SourceChange(_Stored):
@@ -738,6 +744,8 @@ def contradictions(result: Result) -> Iterator[Complaint]:
     if result.tuning is not None and result.tuning.tried > result.tuning.budget:
         most = f"at most the {result.tuning.budget} of 'tuning.budget' expected"
         yield "tuning.tried", f"{most}, got {result.tuning.tried}"
+    if result.tuning is not None and result.tuning.both and result.tuning.lr is None:
+        yield "tuning.lr", "a learning rate expected, as 'tuning.both' says that one was searched"
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
     elif not any(result.clients.test):

@@ -1,6 +1,6 @@
 """`flbench tune`: search a method's parameters by random trials, with a budget that is recorded.
 
-Or its learning rate, among a few multiples of the suite's: all of them are tried.
+Or its learning rate, among a few multiples of the suite's: all of them are tried. Or both.
 
 Trials are judged on validation samples and on seeds that no row is scored on (1000, 1001, ...); the
 defaults are the first trial. What wins is then run on the scoring seeds, beside the defaults, and
@@ -101,12 +101,15 @@ def grid_of(
 def with_effect(
     declared: Mapping[str, Parameter], fixed: Mapping[str, object], point: Point
 ) -> Point:
-    """A point without values that have no effect beside the others; arguments as `grid_of`."""
+    """A point without values that have no effect beside the others; arguments as `grid_of`.
+
+    What is not declared, such as the learning rate, always has an effect.
+    """
     beside = {name: one.default for name, one in declared.items()} | dict(fixed) | point
     return {
         name: value
         for name, value in point.items()
-        if has_effect(declared[name].conditions, beside)
+        if name not in declared or has_effect(declared[name].conditions, beside)
     }
 
 

@@ -602,3 +602,32 @@ def test_what_cannot_be_measured_here_is_left_as_it_was(tmp_path: Path) -> None:
     measure("w6", w6, tmp_path, asked)
     assert w6_file.read_text() == "measured elsewhere"
     assert said == [mentioning("w6", "not run", "CUDA", w6_file)]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_networks_for_text_are_compared(tmp_path: Path) -> None:
+    run("text", "--quick", "--out", str(tmp_path))
+    rows = json.loads((tmp_path / "speed" / "text.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["network"] for row in rows] == ["recurrent", "LSTM of torch", "LSTM, plain"]
+    assert "ratio" not in rows[0] and all(row["ratio"] > 0 for row in rows[1:])
+    assert all(0 < row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"] for row in rows)
+
+
+def test_both_lstms_are_the_same_function() -> None:
+    """With the weights of one in the other; torch keeps its gates in another order, of two maps."""
+    from flbench_benchmarks.speed.text import HIDDEN, PlainLstm, TorchLstm
+
+    torch.manual_seed(0)
+    plain, torchs = PlainLstm(HIDDEN), TorchLstm(HIDDEN)
+    weight, bias = plain.gates.weight.detach(), plain.gates.bias.detach()
+    enter, forget, leave, new = weight.chunk(4)
+    order = torch.cat([enter, forget, new, leave])
+    one, two, three, four = bias.chunk(4)
+    with torch.no_grad():
+        torchs.lstm.weight_ih_l0.copy_(order[:, :HIDDEN])
+        torchs.lstm.weight_hh_l0.copy_(order[:, HIDDEN:])
+        torchs.lstm.bias_ih_l0.copy_(torch.cat([one, two, four, three]))
+        torchs.lstm.bias_hh_l0.zero_()
+        x = torch.randn(3, 5, HIDDEN)
+        assert torch.allclose(plain(x), torchs(x), atol=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from made_results import made, skip, twice, write
 from made_tasks import as_numbers
+from mentions import mentions
 from natural_answers import (
     NOT_RUN,
     alone,
@@ -17,7 +18,10 @@ from natural_answers import (
     clustered,
     defaults,
     gain,
+    in_full,
+    in_short,
     kendall,
+    lacking,
     many_clients,
     overall,
     personal,
@@ -29,6 +33,7 @@ from natural_answers import (
 )
 
 from flbench.leaderboard.table import Table, tables
+from flbench.plugin.method_info import method_infos
 from flbench.results.schema import Result, Tuning
 
 NATURAL = {"name": "plots", "partition": {"name": "natural"}, "local": {"epochs": 2, "lr": 0.1}}
@@ -45,7 +50,7 @@ def natural(method: str, correct: list[int], **fields: Any) -> list[Result]:
 def reference_rows() -> list[Result]:
     return [
         *natural("fedavg", [50, 60, 70, 80], plugin=BASELINE),
-        *natural("local-only", [55, 55, 65, 65], plugin=BASELINE, alone=True),
+        *natural("local-only", [55, 55, 65, 65], plugin=BASELINE, alone=True, trained_epochs=8),
         *natural("own-majority", [40, 40, 40, 40]),
         *natural("centralised-id", [60, 60, 60, 60], plugin={"pools_data": True}),
     ]
@@ -94,25 +99,56 @@ def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
     rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 80])]
     found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[0] == "3", "fedavg, ditto and own-majority have a rank"
-    assert found[1:3] == ["0.600", "`ditto` 0.750"]
-    assert found[3] == "+0.150 [+0.150, +0.150]°"
-    assert found[4:] == ["1 of 3", "1", "1"], "better: ditto, after Holm too; worse: own-majority"
-    assert own[0] == "0.400" and own[1].startswith("+0.200 [") and own[2] == "2 of 2"
-    assert own[3:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3"]
+    assert found[1:4] == ["0.600", "8.0", "`ditto` 0.750"]
+    assert found[4] == "+0.150 [+0.150, +0.150]°"
+    assert found[5:] == ["1 of 3", "1", "1"], "better: ditto, after Holm too; worse: own-majority"
+    assert own[:4] == ["not run"] * 4
+    assert own[4] == "0.400" and own[5].startswith("+0.200 [") and own[6] == "2 of 2"
+    assert own[7:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1"]
+
+
+def test_in_short_what_beats_a_client_alone(tmp_path: Path) -> None:
+    """ditto beats what each client does alone on the plots; on the fields nothing does."""
+    plots = [*reference_rows(), *natural("ditto", [70, 70, 80, 80])]
+    given: dict[str, Any] = {"suite": {**NATURAL, "name": "fields"}, "mark": "natural1"}
+    fields = [
+        *natural("fedavg", [50, 50, 60, 60], plugin=BASELINE, **given),
+        *natural("local-only", [55, 55, 65, 65], plugin=BASELINE, alone=True, **given),
+        *natural("linear-alone", [60, 60, 70, 70], plugin=BASELINE, alone=True, **given),
+    ]
+    found = tables(write(tmp_path, *plots, *fields))
+    (above, below) = in_short(found)
+    assert mentions(above, "1 of 2", "`plots`", "1 of 3")
+    assert mentions(below, "1 of 2", "`fields`", "`linear-alone` 0.650 for 0.550")
+    assert in_short([]) == []
+
+
+def test_training_alone_in_every_round(tmp_path: Path) -> None:
+    """15 points less than that are 5 points more than training as often as cohorts would."""
+    full = natural("local-only", [65, 65, 75, 75], plugin=BASELINE, alone=True, config="full",
+                   params={"schedule": "full"})  # fmt: skip
+    rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 80]), *full]
+    table = table_of(tmp_path, *rows)
+    found, own = both(alone([table]))
+    assert found[1] == "0.600" and found[4] == "+0.150 [+0.150, +0.150]°"
+    assert own[:4] == ["0.700", "+0.050 [+0.050, +0.050]°", "1 of 3", "1"]
+    assert own[7].startswith("`local-only (") and own[8:] == [own[1], "1 of 3", "1"]
+    row = in_full(table)
+    assert row is not None and row.mean == 0.7
 
 
 def test_one_of_many_may_be_better_by_chance(tmp_path: Path) -> None:
     """ditto gains 15, 15, 15 and 3 points: p is .028, more than a half of .05."""
     rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 68])]
     found, _ = both(alone([table_of(tmp_path, *rows)]))
-    assert found[4:] == ["1 of 3", "0", "1"]
+    assert found[5:] == ["1 of 3", "0", "1"]
 
 
 def test_beside_nobody_nothing_is_counted(tmp_path: Path) -> None:
     rows = natural("local-only", [55, 55, 65, 65], plugin=BASELINE)
     found, own = both(alone([table_of(tmp_path, *rows)]))
-    assert found[4:] == ["0 of 0", "0", "0"]
-    assert own[3:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0"]
+    assert found[2] == "-" and found[5:] == ["0 of 0", "0", "0"]
+    assert own[7:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0"]
 
 
 def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
@@ -124,16 +160,16 @@ def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
         *natural("local-only", [75, 75, 85, 85], tuning=tuning, config="tuned", plugin=BASELINE),
     ]
     found, own = both(alone([table_of(tmp_path, *rows)]))
-    assert found[3] == "+0.150 [+0.150, +0.150]°"
-    assert own[3].startswith("`local-only") and own[3].endswith(" 0.800")
-    assert own[4:] == ["-0.050 [-0.050, -0.050]°", "0 of 4"]
+    assert found[4] == "+0.150 [+0.150, +0.150]°"
+    assert own[7].startswith("`local-only") and own[7].endswith(" 0.800")
+    assert own[8:] == ["-0.050 [-0.050, -0.050]°", "0 of 4", "0"]
 
 
 def test_what_lacks_is_not_run(tmp_path: Path) -> None:
     table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
     found, own = both(alone([table]))
-    assert [found[1], *found[3:]] == ["not run"] * 5
-    assert own == ["not run"] * 6
+    assert [found[1], *found[4:]] == ["not run"] * 5
+    assert own == ["not run"] * 11
     (found,) = cells(personal([table]))
     assert found == ["`ditto` 0.750", *["not run"] * 6]
     for empty in (alone([]), personal([]), clustered([]), rates([]), many_clients([])):
@@ -153,8 +189,8 @@ def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
     """ifca is better and finds less; fedgroup finds all groups, and one model for all is better."""
     rows = [
         *reference_rows(),
-        *natural("ifca", [62, 71, 79, 88], ari=0.25),
-        *natural("fedgroup", [45, 55, 65, 75], ari=1.0),
+        *natural("ifca", [62, 71, 79, 88], ari=0.25, groups=2),
+        *natural("fedgroup", [45, 55, 65, 75], ari=1.0, groups=4),
         *natural("oracle", [60, 70, 80, 90], plugin={"uses_true_groups": True}, ari=1.0),
     ]
     (found,) = cells(clustered([table_of(tmp_path, *rows)]))
@@ -162,15 +198,16 @@ def test_whether_clustering_finds_groups_and_pays(tmp_path: Path) -> None:
     assert found[1].startswith("+0.100 [") and found[3].startswith("+0.150 [")
     assert found[2] == "1 of 2", "ifca"
     assert found[4:7] == ["`fedgroup` 1.00", "0.62", "0.25"]
-    assert found[7] == "+0.100 [+0.100, +0.100]°"
-    assert found[8].startswith("+0.150 [")
+    assert found[7:10] == ["2 of 4 clients", "none", "`fedgroup`"]
+    assert found[10] == "+0.100 [+0.100, +0.100]°"
+    assert found[11].startswith("+0.150 [")
 
 
 def test_an_oracle_that_never_used_its_groups_says_nothing_of_them(tmp_path: Path) -> None:
     late = natural("oracle", [60, 70, 80, 90], plugin={"uses_true_groups": True}, ari=0.0)
     rows = [*reference_rows(), *natural("ifca", [62, 71, 79, 88], ari=0.25), *late]
     (found,) = cells(clustered([table_of(tmp_path, *rows)]))
-    assert found[7:] == ["-", "-"]
+    assert found[7:] == ["1 of 4 clients", "`ifca`", "none", "-", "-"]
 
 
 def test_correlations_by_hand() -> None:
@@ -252,7 +289,7 @@ def test_whether_a_better_rate_changes_the_order(tmp_path: Path) -> None:
     (found,) = cells(rates([table_of(tmp_path, *eight(accuracies), *tuned)]))
     assert found[0] == "8"
     assert found[1].startswith("+0.50 ["), "7 of 28 pairs changed: (21 - 7) / 28"
-    assert found[2:] == ["1 of 8", "+0.100", "1", "`fedprox`, then 2", "`fedavg`"]
+    assert found[2:] == ["1 of 8", "+0.100", "1", "`fedprox`, then 2", "`fedavg`", "1, 2"]
 
 
 def test_a_search_for_parameters_is_none_for_the_rate(tmp_path: Path) -> None:
@@ -263,6 +300,20 @@ def test_a_search_for_parameters_is_none_for_the_rate(tmp_path: Path) -> None:
         for one in natural(name, [50] * 4, tuning=tuning, config=f"t-{name}")
     ]
     assert NOT_RUN in rates([table_of(tmp_path, *eight([10] * 8), *rows)])
+
+
+def test_which_methods_have_no_row(tmp_path: Path) -> None:
+    own = sorted(one.name for one in method_infos() if one.package.startswith("flbench "))
+    given = made(suite=NATURAL).suite
+    skipped = skip("scaffold", "no", mark="natural0", dataset="plots").model_copy(
+        update={"suite": {**given, "clients": 4, "paper": ""}}
+    )
+    rest = [name for name in own if name not in {"scaffold", "apple", "fedc2i"}]
+    rows = [one for name in rest for one in natural(name, [50, 60, 70, 80])]
+    (found,) = cells(lacking([table_of(tmp_path / "most", *rows, skipped)]))
+    assert found == [str(len(rest)), "`scaffold`", "`apple`, `fedc2i`"]
+    (found,) = cells(lacking([table_of(tmp_path / "few", *natural("apfl", [50, 60, 70, 80]))]))
+    assert found == ["1", "none", f"{len(own) - 1} methods"]
 
 
 def test_which_methods_fall_apart(tmp_path: Path) -> None:
@@ -278,7 +329,7 @@ def test_which_methods_fall_apart(tmp_path: Path) -> None:
     assert NOT_RUN in many_clients([table]), "it has four clients"
     table.settings["clients"] = 1000
     (found,) = cells(many_clients([table]))
-    assert found[0] == "4, 112", "of 100 tested samples each, ten to train on and two to validate"
+    assert found[0] == "4, 10"
     assert found[2:4] == ["0.650", "0.600"]
     assert "`apfl` 0.300" in found[5] and "ditto" not in found[5]
     assert found[6] == "`scaffold`"
@@ -288,5 +339,5 @@ def test_writers_of_digits_are_drawn(tmp_path: Path) -> None:
     suite = {**NATURAL, "name": "natural-writers"}
     drawn = natural("ditto", [70] * 4, suite=suite, dataset="writers:digits")
     text = "\n".join(answers(tables(write(tmp_path, *drawn))))
-    assert text.count(NOT_RUN) == 6
+    assert text.count(NOT_RUN) == 7
     assert reference(tables(tmp_path)[0], "fedavg") is None

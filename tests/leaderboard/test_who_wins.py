@@ -94,6 +94,32 @@ def test_a_reference_that_lacks_a_table_says_so(tmp_path: Path) -> None:
     assert "over 1 of 2 tables" in who_wins_html(wins)
 
 
+def test_training_alone_counts_at_its_best(tmp_path: Path) -> None:
+    """In every round it has .7 and .9: .3 where the best has .2, .1 where the best has .1."""
+    full = [
+        made(accuracy, method="local-only", seed=seed, mark=suite * 8, dataset="digits",
+             suite={"name": suite}, config=f"full-{suite}", params={"schedule": "full"},
+             **SPECIAL["local-only"])
+        for suite, accuracy in (("s", 0.7), ("t", 0.9)) for seed in range(3)
+    ]  # fmt: skip
+    wins = who_wins(tables(write(tmp_path, *results(), *full)))
+    assert wins is not None
+    alone = {one.name: one.cells["digits"] for one in wins.lines if one.alone}
+    assert {name: cell.value for name, cell in alone.items()} == pytest.approx(
+        {"local-only": 55, "local-only (schedule=full)": (100 / 3 + 0) / 2}
+    )
+    _, digits = sentences(wins)
+    assert mentions(digits.text, "0 of 4 methods", "local-only (schedule=full)", "17 %")
+
+
+def test_an_oracle_that_never_used_its_groups_is_no_line(tmp_path: Path) -> None:
+    def idle(one: Result) -> Result:
+        ari = 0.0 if one.method.name == "oracle" else None
+        return one.model_copy(update={"summary": {**one.summary, "ari": ari}})
+
+    assert "oracle" not in by_name(found(tmp_path, turn=idle))
+
+
 def test_bytes_are_times_those_of_one_model_for_all(tmp_path: Path) -> None:
     one = by_name(found(tmp_path))
     assert (one["a"].bytes, one["b"].bytes, one["fedavg"].bytes) == (2, 1, 1)

@@ -18,7 +18,7 @@ from toy import Typed
 from flbench.errors import UserError
 from flbench.results import export
 from flbench.results.audits import Audit, content_digest, run_key
-from flbench.results.schema import Change, ClientMetricValues, Result, Unseen
+from flbench.results.schema import Change, ClientMetricValues, Result, Tuning, Unseen
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,6 +140,18 @@ def test_each_run_is_a_row_with_every_metric(pyarrow: Any) -> None:
     assert json.loads(row["settings"])["clients"] == 2
     assert (row["bytes_down"], row["bytes_up"], row["bytes_peer"]) == (10, 10, 0)
     assert (row["packages"], row["tuning_budget"], row["kld"]) == ("flbench 1.0", None, None)
+
+
+def test_how_a_row_was_tuned(pyarrow: Any) -> None:
+    both = Tuning(budget=12, tried=5, seeds=[1000], score="s", lr=0.3, both=True)
+    rate = both.model_copy(update={"both": False})
+    rows = [
+        read(export.exported([full().model_copy(update={"tuning": one})])["runs.parquet"])[1][0]
+        for one in (None, rate, both)
+    ]
+    assert [(row["tuning_budget"], row["tuned_lr"], row["tuned_both"]) for row in rows] == [
+        (None, None, None), (12, 0.3, False), (12, 0.3, True),
+    ]  # fmt: skip
 
 
 def test_the_order_of_the_results_does_not_matter(pyarrow: Any) -> None:

@@ -21,11 +21,11 @@ from flbench.cli.tune import task_of
 from flbench.core.effect import only_with
 from flbench.core.parameters import declared
 from flbench.errors import BadParameter, UnknownName, UserError
-from flbench.leaderboard.grouping import rows_of
+from flbench.leaderboard.grouping import rows_of, searched_for
 from flbench.plugin.registry import entries, load_entry
 from flbench.results.files import read_result
 from flbench.results.hashed_fields import hashed
-from flbench.results.schema import Result, Tuning
+from flbench.results.schema import Result, Tuning, contradictions
 from flbench.submission.consistency import faults
 from flbench.sweeps.launchers import DONE, FAILED, Outcome
 from flbench.sweeps.request import RunRequest, resolve
@@ -343,8 +343,7 @@ def test_a_factor_that_rounds_away_is_no_other_rate() -> None:
         rates_of(0.05, [1.0001, 0.99999])
 
 
-@pytest.mark.parametrize("more", [(), ("--try-lr", "3", "--budget", "3"),
-                                  ("--try-lr", "3", "--try", "mu=1")])  # fmt: skip
+@pytest.mark.parametrize("more", [(), ("--try", "mu=1"), ("--try-lr", "3", "--try", "mu=1")])
 def test_one_search_is_asked_for(typed: Typed, more: tuple[str, ...]) -> None:
     code, _, told = typed("tune", "fedprox", "-s", "iid", *more)
     assert code == 2
@@ -385,3 +384,46 @@ def test_the_best_learning_rate_of_several_methods_in_one_command(typed: Typed) 
     assert names == {
         f"{one.method.name} (tuned, budget 2, lr={one.tuning.lr:g})" for one in tuned if one.tuning
     }
+
+
+@pytest.mark.slow
+def test_learning_rates_and_parameters_in_one_search(typed: Typed) -> None:
+    """A method without parameters has the rates alone; with the suite's rate all is as it was."""
+    code, _, told = typed(
+        "tune", "fedavg,fedprox", "-s", "iid", "--try-lr", "1/1000,1/100", "--budget", "5",
+        "--try", "mu=0.5", *QUICK, "--tuning-seeds", "1",
+    )  # fmt: skip
+    assert code == 1
+    assert mentions(told, "unknown parameter to try", "mu")  # of fedavg
+    code, _, _ = typed(
+        "tune", "fedavg,fedprox", "-s", "iid", "--try-lr", "1/1000,1/100", "--budget", "5",
+        *QUICK, "--tuning-seeds", "1",
+    )  # fmt: skip
+    assert code == 0
+    rows = [read_result(path) for path in sorted(Path("flbench-results").rglob("seed-*.json"))]
+    found = {one.method.name: one.tuning for one in rows if one.tuning is not None}
+    assert {name: (one.budget, one.tried, one.lr, one.both) for name, one in found.items()} == {
+        "fedavg": (5, 3, 0.05, True), "fedprox": (5, 5, 0.05, True),
+    }  # fmt: skip
+    trials = {
+        name: json.loads(Path(f"flbench-tuning/iid/digits/{name}-both.json").read_text())["trials"]
+        for name in found
+    }
+    rates = {one["params"].get("suite.local.lr", 0.05) for one in trials["fedavg"]}
+    assert rates == {0.05, 0.0005, 5e-05}
+    keys = [set(one["params"]) for one in trials["fedprox"]]
+    assert set().union(*keys) == {"suite.local.lr", "mu"} and set() in keys
+    groups = [row for rows in rows_of(rows).values() for row in rows if row.tuning]
+    assert {row.search for row in groups} == {"tuned, budget 5, learning rate and parameters"}
+    assert {searched_for(row) for row in groups} == {"learning rates with parameters"}
+
+
+def test_a_search_for_both_found_a_rate(play_toy: Play) -> None:
+    found = Tuning(budget=3, tried=3, seeds=[FIRST_SEED], score="s", lr=0.3, both=True)
+    result = play_toy("fedavg", suite=toy_suite(rounds=1), tuning=found).result
+    assert Result.model_validate_json(result.canonical()).tuning == found
+    without = result.model_copy(update={"tuning": found.model_copy(update={"lr": None})})
+    assert [field for field, _ in contradictions(without)] == ["tuning.lr"]
+    rate = Tuning(budget=3, tried=3, seeds=[FIRST_SEED], score="s", lr=0.3)
+    other = play_toy("fedavg", suite=toy_suite(rounds=1), tuning=rate).result
+    assert other.fingerprint.config != result.fingerprint.config

@@ -9,8 +9,8 @@ animals, genus and taxon (the label again) and the length of the hind foot, whic
 away, as the gaps do of a squirrel whose sex was never noted: species with a known sex of fewer than
 half of their animals are left out. Test samples are drawn at random, by the suite: to predict later
 years from earlier ones is another task, in which the species themselves have changed. Animals are
-let go and caught again, which the table does not say: every eighth row equals another one of its
-plot, and some of these pairs are parted by the split.
+let go and caught again, which the table does not say: about every twelfth row equals another one of
+its plot, the species included, and some of these pairs are parted by the split.
 """
 
 from __future__ import annotations
