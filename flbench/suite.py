@@ -438,6 +438,8 @@ def load_suite(
         BadParameter: a field does not fit its type, or two data sets are asked for.
         PluginError: the entry point is no path.
     """
+    if not name.endswith(".toml") and name not in entries("suites"):
+        _refuse_file(Path(name))
     path = Path(name) if name.endswith(".toml") else _installed(name)
     if path.stem.startswith("."):
         raise BadParameter(
@@ -469,6 +471,19 @@ def load_suite(
     return build_suite(name, table, overrides, path.parent)
 
 
+def _refuse_file(path: Path) -> None:
+    """Refuse a file that is meant for a suite, but does not end in .toml.
+
+    Raises:
+        BadParameter: it is there, with another ending or none, or with .toml behind its name.
+    """
+    longer = path.with_name(f"{path.name}.toml") if path.name else path
+    if longer.is_file():
+        raise BadParameter(f"suite '{path}': expected the whole name of the file, {longer}")
+    if path.is_file():
+        raise BadParameter(f"suite '{path}': the file of a suite ends in .toml: rename it")
+
+
 def _refuse_sections(name: str, sections: Mapping[str, Any]) -> None:
     """Refuse sections that would never be read: of a misspelt data set, or with misspelt fields.
 
@@ -480,7 +495,7 @@ def _refuse_sections(name: str, sections: Mapping[str, Any]) -> None:
     known = entries("datasets")
     for dataset, section in sections.items():
         entry = re.split(r"[:\[]", dataset)[0]
-        if entry not in known and difflib.get_close_matches(entry, known, cutoff=0.8):
+        if entry not in known and difflib.get_close_matches(entry.casefold(), known, cutoff=0.8):
             raise UnknownName(f"data set of [on.{dataset}] in suite '{name}'", entry, known)
         for field in section if isinstance(section, dict) else ():
             if field not in Suite.model_fields:
@@ -533,10 +548,31 @@ def build_suite(
             suite = Suite.model_validate(merged)
     except ValidationError as error:
         raise _refusal(name, error.errors()[0], merged) from None
+    _refuse_other_types(name, merged, suite.model_dump())
     for setting, why in unused_settings(suite):
         if any(name == setting or name.startswith(f"{setting}.") for name in given):
             raise BadParameter(f"suite '{suite.name}': {why}")
     return suite
+
+
+def _refuse_other_types(
+    name: str, given: Mapping[str, Any], read: Mapping[str, Any], place: str = ""
+) -> None:
+    """Refuse texts and truth values that were read as numbers, as "5" and true as 5 and 1.
+
+    Raises:
+        BadParameter: there is one.
+    """
+    for key, value in given.items():
+        found = read.get(key)
+        if isinstance(value, Mapping) and isinstance(found, Mapping):
+            _refuse_other_types(name, value, found, f"{place}{key}.")
+        is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        if is_number and isinstance(value, (bool, str)):
+            raise BadParameter(
+                f"suite '{name}': '{place}{key}' expects a number such as {written(found)}, got"
+                f" {written(value)}"
+            )
 
 
 def unused_settings(suite: Suite) -> Iterator[tuple[str, str]]:

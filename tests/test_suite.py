@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mentions import mention
@@ -12,7 +13,7 @@ from toy import toy_suite
 
 from flbench.errors import UnknownName, UserError
 from flbench.plugin.registry import entries, find, load_entry
-from flbench.suite import _place, load_suite
+from flbench.suite import _place, build_suite, load_suite
 
 
 @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": 6, "unseen": 2}])
@@ -135,6 +136,7 @@ def test_a_data_set_that_is_set_takes_its_section() -> None:
     ("section", "facts"),
     [
         ("[on.digit]\nrounds = 3", ("on.digit", "digits")),
+        ("[on.DIGITS]\nrounds = 3", ("on.DIGITS", "digits")),
         ("[on.usps]\nround = 3", ("on.usps", "round", "rounds")),
         ("[on.somebodys-own]\nrounds = 3", ()),
         ('[on."digit-5[mnist,usps]"]\nrounds = 3', ()),
@@ -151,3 +153,34 @@ def test_sections_that_would_never_be_read_are_refused(
         return
     with pytest.raises(UnknownName, match=mention(*facts)):
         load_suite(str(path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "fact"),
+    [
+        ({"clients": True}, "'clients' expects a number such as 1, got true"),
+        ({"clients": "5"}, "'clients' expects a number such as 5, got \"5\""),
+        ({"rounds": "2"}, "'rounds'"),
+        ({"participation": True}, "'participation'"),
+        ({"local": {"lr": "0.1"}}, "'local.lr'"),
+        ({"local": {"epochs": True}}, "'local.epochs'"),
+    ],
+)
+def test_no_text_and_no_truth_value_is_a_number(fields: dict[str, Any], fact: str) -> None:
+    plain = {
+        "name": "s", "version": 1, "summary": "", "dataset": "digits", "rounds": 1, "clients": 6,
+        "partition": "iid", "model": "mlp",
+    }  # fmt: skip
+    assert build_suite("s", plain).clients == 6
+    with pytest.raises(UserError, match=mention(fact)):
+        build_suite("s", {**plain, **fields})
+
+
+def test_the_file_of_a_suite_has_its_whole_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("version = 1\n", encoding="utf-8")
+    with pytest.raises(UserError, match=mention("whole name", str(path))):
+        load_suite(str(tmp_path / "mine"))
+    path.rename(tmp_path / "mine.TOML")
+    with pytest.raises(UserError, match=mention("ends in .toml")):
+        load_suite(str(tmp_path / "mine.TOML"))

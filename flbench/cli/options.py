@@ -279,7 +279,7 @@ def read_settings(pairs: Sequence[str] | None) -> dict[str, object]:
         key, value = name.strip(), parse(text.strip())
         if not equals or not key:
             raise typer.BadParameter(f"--set expects KEY=VALUE, got '{pair}'")
-        if found.setdefault(key, value) != value:
+        if found.setdefault(key, value) != value and written(found[key]) != written(value):
             raise typer.BadParameter(
                 f"--set {key}={written(found[key])} and --set {pair.strip()}: give one of them"
             )

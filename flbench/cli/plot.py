@@ -44,8 +44,11 @@ def plot(
         raise UserError(
             f"--out: expected a folder, or a file that ends in .svg with one --kind; got '{out}'"
         )
+    from flbench.leaderboard.grouping import refuse_mixed as refuse_other_data
+
     found = read_all_results(results)
     refuse_mixed(found)
+    refuse_other_data(found)
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
     name = f"{first.suite['name']} on {first.dataset}"

@@ -137,6 +137,24 @@ TASKS: Mapping[TaskName, Mapping[str, Allowed]] = {
 """Task -> the classes that judge it."""
 
 
+UNLIKE = frozenset(
+    [
+        "Accuracy",
+        "F1Score",
+        "FBetaScore",
+        "HammingDistance",
+        "NegativePredictiveValue",
+        "Precision",
+        "Recall",
+        "Specificity",
+    ]
+)
+"""Names of which torchmetrics averages by another rule than under the long name: it is asked for.
+
+Of one label for each sample, most of them are the accuracy with `average=micro`.
+"""
+
+
 def usual_params(task: TaskName, outputs: int) -> dict[str, object]:
     """What a class gets that nobody asks for: the task, and the number of classes or labels."""
     if task == "numbers":
@@ -200,6 +218,12 @@ def checked_params(
         if isinstance(value, str) and not _takes_text(hint):  # no text stands for a number
             raise BadParameter(f"{owner}: '{key}' expects a number, got {value!r}")
         found[key] = Parameter(key, hint, None).check(owner, value)
+    if last in UNLIKE and "average" not in found:
+        prefix = "Multilabel" if task == "labels" else "Multiclass"
+        raise BadParameter(
+            f"metric '{last}': 'average' expected, as {last}:average=macro (each label counts"
+            f" alike, the default of {prefix}{last}) or {last}:average=micro (each answer does)"
+        )
     return found
 
 

@@ -77,8 +77,8 @@ class Parameter:
         # `--set` reads none, true and 5 as what they are; of a parameter of words they are words.
         text = written(value) if value is None or isinstance(value, (bool, int, float)) else None
         try:
-            # Strict mode refuses a bool where a number is expected; lax mode converts lists etc.
-            strict = isinstance(value, bool) or None
+            # Strict mode takes no bool and no text for a number; lax mode converts lists etc.
+            strict = isinstance(value, (bool, str)) or None
             return TypeAdapter(self.hint).validate_python(value, strict=strict)
         except ValidationError as error:
             problem = error.errors()[0]

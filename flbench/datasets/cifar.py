@@ -111,6 +111,8 @@ def found_pixels(name: str, classes: int, root: Path) -> tuple[Pixels, Tensor | 
     pixels = npz_pixels(path, stored, classes)
     if pixels.test is None:
         raise damaged(path, "it needs arrays x_train, y_train, x_test and y_test")
+    if (most := int(pixels.y.max())) < classes // 2:
+        raise damaged(path, f"{name} has labels 0..{classes - 1}, got 0..{most}: another data set?")
     if "y_train_coarse" not in stored or "y_test_coarse" not in stored:
         return pixels, None
     both = np.concatenate([stored["y_train_coarse"], stored["y_test_coarse"]])

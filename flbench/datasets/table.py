@@ -51,6 +51,7 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import (
     codes,
+    far_ones,
     features_of,
     groups_of,
     id_of,
@@ -58,6 +59,8 @@ from flbench.datasets.columns import (
     is_missing,
     is_number_again,
     numbers_of,
+    one_label_each,
+    other_units,
     part_in,
     refused_ids,
     stand_ins,
@@ -113,7 +116,13 @@ def table(root: Path, argument: str) -> Dataset:
     refuse_two_roles(f"csv:{argument}", columns, options)
     given, columns = columns, under_our_names(path, columns, options)
     targets = listed(options, "label", given) or [LABEL]
-    for one in targets:
+    for at, one in enumerate(targets):
+        if one in targets[:at]:
+            raise damaged(path, f"?label={','.join(targets)}: '{one}' is there twice")
+        if one in given and (ours := options.get("client", "client")) == one:
+            raise damaged(
+                path, f"column '{ours}' says whose a row is: expected another column to predict"
+            )  # fmt: skip
         if one not in given:
             raise damaged(
                 path, f"it needs a column '{one}', got {', '.join(given)}: name another one with"
@@ -143,6 +152,8 @@ def table(root: Path, argument: str) -> Dataset:
         raise damaged(path, "it needs one or more columns of features")
     blocks = [columns[name] for name in kept if name in columns]
     task = cast("TaskName", options.get("task", "classes"))
+    if task == "classes":  # before features that go with each of them are asked about
+        targets_of(path, task, {name: columns[name] for name in targets})
     ids = {
         name: why
         for name, values in features.items()
@@ -174,6 +185,13 @@ def table(root: Path, argument: str) -> Dataset:
     if task != "labels":
         rows = "leave these rows out"
         notes += [note for name in targets for note in stand_ins(name, columns[name], rows)]
+    notes += [note for name in measured for note in far_ones(name, columns[name])]
+    if task == "numbers":
+        notes += [note for name in targets for note in far_ones(name, columns[name])]
+    if "client" in columns and task == "numbers":
+        notes += [n for one in targets for n in other_units(one, columns[one], columns["client"])]
+    if "client" in columns and task == "classes":
+        notes += one_label_each(columns[targets[0]], columns["client"])
     notes += [note for name in measured for note in codes(name, columns[name])]
     notes += [
         note

@@ -22,7 +22,7 @@ import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import written_twice
-from flbench.datasets.files import Found, absent, present, text_in
+from flbench.datasets.files import Found, absent, damaged, present, text_in
 from flbench.datasets.parts import words_for_parts
 from flbench.errors import MissingData, UserError, text_of
 from flbench.results.files import user_path
@@ -38,6 +38,11 @@ LARGEST = 2**30
 """Bytes of a text."""
 CONTEXT = 64
 GPT2_FILES = ("gpt2_tokenizer/vocab.json", "gpt2_tokenizer/merges.txt")
+ENTRIES, MERGES = 50_257, 50_000
+"""Of GPT-2's vocabulary, and the pairs of it that are merged."""
+UNDECODED = "\N{REPLACEMENT CHARACTER}"
+"""What stands in a text for bytes that were read in another encoding than their own."""
+MOST_UNDECODED = 0.01
 
 TITLES = {
     "nordic": "Nordic text",
@@ -80,13 +85,35 @@ def nordic(root: Path) -> Dataset:
 
 def nordic_gpt2(root: Path) -> Dataset:
     """Norwegian, Swedish and Danish text from files, GPT-2's vocabulary, blocks of 256 tokens."""
-    from tokenizers import ByteLevelBPETokenizer
-
     texts = read("nordic-gpt2", root, "text")
     if not present(root, GPT2_FILES):
         raise absent("nordic-gpt2", root, f"GPT-2's {' and '.join(GPT2_FILES)}")
-    tokenizer = ByteLevelBPETokenizer(*(str(root / file) for file in GPT2_FILES))
-    return tokenised("nordic-gpt2", texts, 256, tokenizer)
+    return tokenised("nordic-gpt2", texts, 256, gpt2_tokenizer(root))
+
+
+def gpt2_tokenizer(root: Path) -> ByteLevelBPETokenizer:
+    """GPT-2's byte pairs: 50,257 entries, and the 50,000 pairs that they are merged from.
+
+    Raises:
+        UserError: a file cannot be read, or has another number of them.
+    """
+    from tokenizers import ByteLevelBPETokenizer
+
+    vocabulary, merges = (root / file for file in GPT2_FILES)
+    try:
+        tokenizer = ByteLevelBPETokenizer(str(vocabulary), str(merges))
+    except Exception as error:  # the library raises no narrower type
+        raise damaged(vocabulary.parent, error) from None
+    pairs = sum(
+        bool(line.strip()) and not line.startswith("#version")
+        for line in text_in(merges, LARGEST).splitlines()
+    )
+    for path, expected, got in (
+        (vocabulary, ENTRIES, tokenizer.get_vocab_size()), (merges, MERGES, pairs),
+    ):  # fmt: skip
+        if got != expected:
+            raise damaged(path, f"GPT-2's has {expected:,} entries, got {got:,}")
+    return tokenizer
 
 
 def oscar(root: Path) -> Dataset:
@@ -171,7 +198,11 @@ def tokenised(
     """Tokenise the text of each domain and cut it into blocks: x and y, shape (m, context).
 
     Without a tokeniser, 2,000 byte pairs are learnt from the texts.
+
+    Raises:
+        UserError: a text is no text, too short, or there twice.
     """
+    refuse_no_text(name, texts)
     tokenizer = tokenizer or train_tokenizer(texts.values())
     blocks, sizes = [], []
     for domain, text in texts.items():
@@ -183,6 +214,28 @@ def tokenised(
         blocks.append(ids[: whole * (context + 1)].view(whole, context + 1))
         sizes.append(whole)
     return _dataset(name, torch.cat(blocks), tokenizer.get_vocab_size(), sizes)
+
+
+def refuse_no_text(name: str, texts: Mapping[str, str]) -> None:
+    """Refuse texts of spaces alone or of what could not be decoded, and one that is there twice.
+
+    Raises:
+        UserError: there is one.
+    """
+    first: dict[str, str] = {}
+    for domain, text in texts.items():
+        wrong = text.count(UNDECODED)
+        if text and not text.strip():
+            raise UserError(f"text '{domain}' of '{name}' has spaces and line ends only")
+        if wrong > MOST_UNDECODED * len(text):
+            raise UserError(
+                f"text '{domain}' of '{name}' has {wrong:,} times {UNDECODED!r}: it was made from"
+                " bytes in another encoding; write it anew as UTF-8"
+            )
+        if (other := first.setdefault(text, domain)) != domain:
+            raise UserError(
+                f"texts '{other}' and '{domain}' of '{name}' are the same: expected one domain each"
+            )
 
 
 def train_tokenizer(texts: Iterable[str]) -> ByteLevelBPETokenizer:

@@ -5,6 +5,8 @@ A run never downloads files; `flbench data NAME --fetch` does.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,10 +89,36 @@ def svhn(root: Path) -> Dataset:
 
 
 def known_pixels(name: str, root: Path) -> Pixels:
-    """Images of one of this module's data sets as bytes."""
+    """Images of one of this module's data sets as bytes; a warning where they are other ones."""
     files = ABOUT[name].files
     expect(name, root, files)
-    return torchvision_pixels(KINDS[name], root / files[0], root, 10)
+    pixels = torchvision_pixels(KINDS[name], root / files[0], root, 10)
+    if len(pixels.y) == ABOUT[name].samples and (why := unlike_the_originals(name, root, pixels)):
+        logging.getLogger("flbench").warning("%s: %s under %s", name, why, root)
+    return pixels
+
+
+def unlike_the_originals(name: str, root: Path, pixels: Pixels) -> str:
+    """Why files cannot be the originals; "" = they can, or torchvision has looked.
+
+    Of MNIST by md5; of Fashion-MNIST, which is shared in several forms, by the brightness of its
+    training part and by its labels, 6,000 of each.
+    """
+    if name == "fashion-mnist":
+        assert pixels.test is not None
+        part = ~pixels.test
+        mean, usual = float(pixels.x[part].numpy().mean()) / 255, SCALES[name][0][0]
+        if abs(mean - usual) > 0.005:
+            return f"the mean of its pixels is {mean:.4f}, expected {usual:.4f}: other images"
+        if len(set(pixels.y[part].bincount(minlength=10).tolist())) > 1:
+            return "there are not as many training images of each label: other labels"
+        return ""
+    other = [
+        Path(file).name
+        for file, md5 in (MNIST_MD5 if name == "mnist" else {}).items()
+        if hashlib.md5((root / file).read_bytes(), usedforsecurity=False).hexdigest() != md5
+    ]
+    return f"not the original by md5: {', '.join(other)}" if other else ""
 
 
 def torchvision_pixels(kind: str, file: Path, root: Path, classes: int) -> Pixels:
@@ -134,5 +162,12 @@ def split_md5(kind: str) -> dict[str, str]:
     return {f"{kind}/{file}": md5 for _, file, md5 in (splits["train"], splits["test"])}
 
 
+MNIST_MD5 = {
+    f"MNIST/raw/{IDX[0]}": "6bbc9ace898e44ae57da46a324031adb",
+    f"MNIST/raw/{IDX[1]}": "a25bea736e30d166cdddb491f175f624",
+    f"MNIST/raw/{IDX[2]}": "2646ac647ad5339dbf082846283269ea",
+    f"MNIST/raw/{IDX[3]}": "27ae3e4e09519cfbb04c329615203637",
+}
 FETCH = {name: partial(torchvision_parts, kind, download=True) for name, kind in KINDS.items()}
 MD5 = {name: partial(split_md5, KINDS[name]) for name in ("usps", "svhn")}
+MD5["mnist"] = partial(dict, MNIST_MD5)

@@ -75,9 +75,8 @@ def divided(
         )
     held_out = unseen_domains(suite, dataset)
     server, test_pool = set_aside(suite, dataset, seed, fixed, held_out)
-    for note in (unused_fraction(suite, dataset, fixed), unused_split(suite, dataset, fixed)):
-        if note:
-            say(note)
+    if note := unused_fraction(suite, dataset, fixed):
+        say(note)
     rest = np.setdiff1d(fixed.train, np.concatenate([server, test_pool]))
     away = np.isin(_domains(dataset)[rest], held_out)
     partition = partitioned(suite, hooks, dataset, rest[~away], server, seed)
@@ -87,9 +86,13 @@ def divided(
         ordered = with_domains(dataset, partition, rest[~away], rest[away], held_out)
     else:
         ordered = newcomers_last(suite, partition, rest, seed)
+    if note := unused_split(suite, dataset, fixed, ordered.clients):
+        say(note)
     if left := unused_domains(dataset, rest, ordered.clients):
         say(f"{dataset.name}: {left}: more take part with --set suite.clients=NUMBER")
     tests = test_sets(suite, dataset, test_pool, ordered.clients, fixed.test is not None, seed)
+    if note := fewer_tests(suite, tests):
+        say(note)
     validations = None
     if fixed.validation is not None:
         pool = (shared_test_sets.kinds(dataset), _domains(dataset), fixed.validation)
@@ -254,6 +257,20 @@ def test_sets(
     return tests
 
 
+def fewer_tests(suite: Suite, tests: Sequence[Indices] | None) -> str:
+    """What to say where clients get fewer test samples than `test_samples`; "" = none does."""
+    if tests is None or suite.test_set != "proportional":
+        return ""
+    sizes = [len(one) for one in tests]
+    few = sum(size < suite.test_samples for size in sizes)
+    if not few:
+        return ""
+    return (
+        f"test_samples={suite.test_samples}: {few} of {len(sizes)} clients have fewer, {min(sizes)}"
+        f" to {max(sizes)}, as the test pool has no more of their labels"
+    )
+
+
 def _domains(dataset: Dataset) -> Indices:
     """Domain of each sample, shape (m,); 0 where there are none."""
     domains = torch.zeros(len(dataset.y)).long() if dataset.domains is None else dataset.domains
@@ -297,7 +314,9 @@ def unused_fraction(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
     return f"test_fraction={suite.test_fraction:g} has no effect: {reason}"
 
 
-def unused_split(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
+def unused_split(
+    suite: Suite, dataset: Dataset, fixed: FixedParts, clients: Sequence[Indices]
+) -> str:
     """What to say of a `split` that decides nothing; "" = it does, or nobody set it."""
     if suite.split == Suite.model_fields["split"].default:
         return ""
@@ -309,6 +328,8 @@ def unused_split(suite: Suite, dataset: Dataset, fixed: FixedParts) -> str:
         reason = "nothing is drawn of a client's own samples"
     elif len(dataset.labels.unique()) < 2:
         reason = f"{dataset.name} has no labels that could have shares"
+    elif all(len(dataset.labels[client].unique()) < 2 for client in map(torch.as_tensor, clients)):
+        reason = "no client has samples of two labels, whose shares could be kept"
     else:
         return ""
     return f"split={suite.split} has no effect: {reason}"

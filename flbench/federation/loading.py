@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,9 +52,25 @@ def load_dataset(name: str, root: Path) -> Dataset:
     arguments = (root, argument) if has_argument else (root,)
     dataset = produced(entry, owner, Dataset, lambda: load(*arguments))
     check(owner, dataset)
+    if whole == entry and not argument:
+        _tell_of_another_count(entry, load, root, len(dataset.y))
     if whole != entry and dataset.name != name:
         raise MissingData(f"'{name}' is asked for, the files under {root} give '{dataset.name}'")
     return dataset
+
+
+def _tell_of_another_count(name: str, load: object, root: Path, count: int) -> None:
+    """Warn where files that should be whole give another number of samples than it has."""
+    about, find_files = of(load, "ABOUT", name), of(load, "FOUND", name)
+    found = None if find_files is None else find_files(root)
+    is_part = found is not None and not found.whole
+    if about is None or is_part or about.samples in (0, count):
+        return
+    logging.getLogger("flbench").warning(
+        "%s: the files under %s give %s samples, the complete data set has %s: is one of them"
+        " another file?",
+        *(name, root, f"{count:,}", f"{about.samples:,}"),
+    )
 
 
 def entry_name(name: str) -> str:

@@ -351,7 +351,8 @@ def suite_overrides(
             )
         if field:
             first = keys.setdefault(field, key)
-            if found.setdefault(field, value) != value:
+            other = found.setdefault(field, value)
+            if other != value and written(other) != written(value):  # nan is no nan
                 raise BadParameter(
                     f"--set {first}={written(found[field])} and --set {key}={written(value)} are"
                     " one field of the suite: give one of them"

@@ -97,8 +97,13 @@ class SavedPredictions:
         """Accuracy of each client, as in the result.
 
         Raises:
-            UserError: numbers are predicted.
+            UserError: numbers, or any number of labels, are predicted.
         """
+        if self.about.task == "labels":
+            raise UserError(
+                f"{self.path}: a sample has any number of labels, so it is not right or wrong:"
+                " compare log_probabilities with target, a column for each label"
+            )
         right, counted = self.log_probabilities.argmax(axis=-1) == self.target, self.target != -100
         found = {}
         for client in np.unique(self.client).tolist():

@@ -148,11 +148,15 @@ def run_suites(
 
 @dataclass(frozen=True)
 class CalledMethod:
-    """A method of a call: its name and parameters, and what is behind the name if it is own."""
+    """A method of a call: its name and parameters, and what is behind the name if it is own.
+
+    `whole`: it is an object, which has all of its parameters, also those at their defaults.
+    """
 
     name: str
     settings: Mapping[str, object] = field(default_factory=dict)
     own: OwnObjects = field(default_factory=dict)
+    whole: bool = False
 
 
 class CallProgress(SweepProgress):
@@ -221,16 +225,47 @@ def _checked(options: RunOptions) -> RunOptions:
             f"settings: expected a table such as {{'lam': 0.1}}, got {settings!r:.80}"
         )
     found: dict[str, object] = {**options}
+    if settings:
+        found["settings"] = {key: _plain(value) for key, value in settings.items()}
     for what in ("metrics", "sinks"):
-        if isinstance(names := found.get(what), str):
+        names: Any = found.get(what)
+        if isinstance(names, str):
             raise BadParameter(f"{what}: expected a list, got a text: give {names.split(',')}")
+        if other := [one for one in names or () if not isinstance(one, str)]:
+            raise BadParameter(f"{what}: expected names, got {other[0]!r:.80}")
     for what in ("out", "data_root"):
-        if not isinstance(path := found.get(what), str | Path | None):
+        if not isinstance(path := found.get(what), str | Path | None) or path == "":
             raise BadParameter(f"{what}: expected the path of a folder, got {path!r:.80}")
+    for what in ("force", "save_models", "save_predictions", "keep_checkpoint", "compile"):
+        if not isinstance(answer := found.get(what, False), bool):
+            raise BadParameter(f"{what}: expected True or False, got {answer!r:.80}")
     for what in ("rounds", "threads", "workers"):
         if (number := found.get(what)) is not None:
             found[what] = _whole(what, number, least=1)
     return cast("RunOptions", found)
+
+
+def _plain(value: object) -> object:
+    """A value of the caller as one of Python: numbers of numpy and torch to their own digits.
+
+    Example:
+        >>> import numpy as np
+        >>> _plain(np.float32(0.1)), _plain([np.int64(3), "a"])
+        (0.1, [3, 'a'])
+    """
+    import numpy as np
+
+    if hasattr(value, "detach") and getattr(value, "ndim", None) == 0:  # a tensor
+        value = value.detach().cpu().numpy()[()]
+    if isinstance(value, np.floating):
+        return float(str(value))
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return value
 
 
 def _unknown_option(name: str, options: Mapping[str, object]) -> UserError:
@@ -301,14 +336,15 @@ def _called(method: object) -> CalledMethod:
                 f"method: expected a pair such as ('ditto', {{'lam': 0.1}}), got {method!r:.80}"
             )
         base = _called(method[0])
-        return replace(base, settings={**base.settings, **method[1]})
+        own_settings = {key: _plain(one) for key, one in method[1].items()}
+        return replace(base, settings={**base.settings, **own_settings})
     from flbench.plugin.own_objects import PACKAGE, own_method
 
     entry, kind = own_method(method)
     given = [] if method is kind else [one for one in fields(kind) if one.init]
     settings = {f"{entry.name}.{one.name}": getattr(method, one.name) for one in given}
     own = {("methods", entry.name): (entry, kind)} if entry.distribution == PACKAGE else {}
-    return CalledMethod(entry.name, settings, own)
+    return CalledMethod(entry.name, settings, own, whole=method is not kind)
 
 
 def _request(
@@ -382,6 +418,8 @@ def _cells(
     cells: dict[Path, Cell] = {}
     for one, method in zip(methods, loaded, strict=True):
         shared = {key: v for key, v in request.settings.items() if concerns(key, method)}
+        if one.whole or len(methods) == 1:
+            _refuse_two_values(shared, one)
         narrow = replace(
             request,
             methods=(one.name,),
@@ -392,6 +430,23 @@ def _cells(
         for cell in resolve(narrow, progress, load):
             cells.setdefault(cell.spec.path, replace(cell, note=note))
     return list(cells.values())
+
+
+def _refuse_two_values(shared: Mapping[str, object], method: CalledMethod) -> None:
+    """Refuse settings that give a parameter another value than the method of the call has.
+
+    Raises:
+        BadParameter: one does.
+    """
+    own = {key.rpartition(".")[2]: value for key, value in method.settings.items()}
+    for key, value in shared.items():
+        owner, _, name = key.rpartition(".")
+        if owner in ("", method.name) and name in own and own[name] != value:
+            raise BadParameter(
+                f"settings={{'{key}': {value!r:.80}}} and {method.name} has"
+                f" {name}={own[name]!r:.80}:"
+                " give one of them"
+            )
 
 
 def _error_of(outcome: Outcome) -> FlbenchError:

@@ -89,7 +89,8 @@ class PairedDifference:
         if self.separable or (len(self.seeds) == 1 and low * high > 0):
             said = "better" if self.gain > 0 else "worse"
         return (
-            f"{self.one} less {self.other} on {self.suite}: {self.headline} {self.gain:+.4f}"
+            f"{self.one} beside {self.other} on {self.suite}: {self.headline} better by"
+            f" {self.gain:+.4f}"
             f" [{low:+.4f}, {high:+.4f}], {said} ({count})"
         )
 

@@ -206,6 +206,17 @@ def test_committed_results_are_drawn(typed: Typed, tmp_path: Path) -> None:
     assert out.count("wrote ") >= 4
 
 
+def test_results_of_other_data_share_no_figure(typed: Typed, tmp_path: Path) -> None:
+    plain = made_results.made(0.5)
+    other = made_results.made(0.6, method="b")
+    other = other.model_copy(
+        update={"fingerprint": other.fingerprint.model_copy(update={"data": "x"})}
+    )
+    made_results.write(tmp_path / "results", plain, other)
+    code, _, err = typed(str(tmp_path / "results"))
+    assert code == 1 and "differ in data" in err
+
+
 def test_two_tasks_share_no_figure() -> None:
     plain = made_results.made(0.5)
     found = [(Path("a"), plain), (Path("b"), as_numbers(plain))]

@@ -193,12 +193,18 @@ def test_a_function_declares_what_stands_behind_the_core_s_arguments() -> None:
 
 
 def test_values_come_back_as_the_declared_type() -> None:
-    found = checked("m", Clash, {"share": 1, "rounds": "4"})
+    found = checked("m", Clash, {"share": 1, "rounds": 4.0})
     assert found == {"share": 1.0, "rounds": 4}
     assert type(found["share"]) is float
     assert type(found["rounds"]) is int
     assert checked("m", Clash, {"share": None}) == {"share": None}
     assert checked("m", Clash, {}) == {}, "defaults are the target's own business"
+
+
+@pytest.mark.parametrize("value", ["4", True, "true"])
+def test_no_text_and_no_truth_value_is_a_number(value: object) -> None:
+    text = message(BadParameter, checked, "method 'm'", Clash, {"rounds": value})
+    assert mentions(text, "'rounds' expects int", f"got {value!r}")
 
 
 def test_a_bad_value_is_named_with_its_field_type_default_and_what_came() -> None:

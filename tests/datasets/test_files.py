@@ -10,6 +10,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -89,6 +90,35 @@ def test_mnist_pools_both_parts_and_marks_the_test_part(tmp_path: Path) -> None:
         torch.int64,
         True,
     )
+
+
+def test_files_that_cannot_be_the_originals_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their number; where that fits, MNIST by md5, Fashion-MNIST by brightness and labels."""
+    about = torchvision_sets.ABOUT
+    for name, kind, told in (
+        ("mnist", "MNIST", "not the original by md5: train-images-idx3-ubyte"),
+        ("fashion-mnist", "FashionMNIST", "expected 0.2860: other images"),
+    ):
+        write_mnist(tmp_path, 12, 5, kind)
+        caplog.clear()
+        load_dataset(name, tmp_path)
+        assert mentions(caplog.messages, name, "17 samples, the complete data set has 70,000")
+        caplog.clear()
+        monkeypatch.setitem(about, name, replace(about[name], samples=17))
+        load_dataset(name, tmp_path)
+        assert mentions(caplog.messages, name, told) and len(caplog.messages) == 1
+    scale = ((0.5,), (0.3,))
+    monkeypatch.setitem(torchvision_sets.SCALES, "fashion-mnist", scale)
+    bright = np.full((17, 28, 28), 127, dtype=np.uint8)
+    for train, told in ((np.arange(12) % 10, 1), (np.arange(10), 0)):
+        parts = (bright[: len(train)], train, bright[len(train) :], np.arange(17 - len(train)))
+        for file, array in zip(IDX, parts, strict=True):
+            write_idx(tmp_path / "FashionMNIST" / "raw" / file, array)
+        caplog.clear()
+        load_dataset("fashion-mnist", tmp_path)
+        assert sum("other labels" in one for one in caplog.messages) == told
 
 
 def test_fashion_mnist_marks_its_test_part_too(tmp_path: Path) -> None:

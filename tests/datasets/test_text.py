@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from mentions import mentioning, mentions
+from mentions import mention, mentioning, mentions
 from toy import Play, Played
 
 from flbench.core.client_module import ClientModule, cross_entropy
@@ -205,10 +205,20 @@ def test_missing_vocabulary_is_one_line(tmp_path: Path) -> None:
     assert "--data-root" in told
 
 
-def test_gpt2_s_files_are_the_vocabulary_where_they_are_there(tmp_path: Path) -> None:
+def test_gpt2_s_files_are_the_vocabulary_where_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path / "text", 400)
-    (tmp_path / "gpt2_tokenizer").mkdir()
-    texts.train_tokenizer(WORDS.values()).save_model(str(tmp_path / "gpt2_tokenizer"))
+    folder = tmp_path / "gpt2_tokenizer"
+    folder.mkdir()
+    texts.train_tokenizer(WORDS.values()).save_model(str(folder))
+    merges = (folder / "merges.txt").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=mention("vocab.json", "50,257 entries", "got 291")):
+        load_dataset("nordic-gpt2", tmp_path)
+    monkeypatch.setattr(texts, "ENTRIES", 291)
+    with pytest.raises(UserError, match=mention("merges.txt", "50,000 entries")):
+        load_dataset("nordic-gpt2", tmp_path)
+    monkeypatch.setattr(texts, "MERGES", len(merges.splitlines()) - 1)
     data = load_dataset("nordic-gpt2", tmp_path)
     assert data.x.shape[1] == 256
     assert data.classes == texts.train_tokenizer(WORDS.values()).get_vocab_size()
@@ -221,6 +231,22 @@ def test_other_bytes_than_utf8_are_one_line(tmp_path: Path) -> None:
     told = said(lambda: load_dataset("nordic", tmp_path))
     assert mentions(told, f"{folder / 'da.txt'}", "UTF-8", "iconv")
     assert said(lambda: load_dataset(f"text:{folder}", tmp_path)) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (" \n\t\n" * 900, "spaces and line ends only"),
+        ("sm\ufffdrrebr\ufffdd " * 400, "another encoding"),
+        (None, "'a' and 'da' .* are the same"),
+    ],
+)
+def test_what_says_nothing_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    written(tmp_path)
+    other = (tmp_path / "da.txt").read_text(encoding="utf-8") if text is None else text
+    (tmp_path / "a.txt").write_text(other, encoding="utf-8")
+    with pytest.raises(UserError, match=why):
+        load_dataset(f"text:{tmp_path}", Path("nowhere"))
 
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:

@@ -677,21 +677,29 @@ def test_one_module_is_imported_whatever_the_name_says(monkeypatch: pytest.Monke
 
     def imported(path: str) -> SimpleNamespace:
         asked.append(path)
-        return SimpleNamespace(F1Score=Fine)
+        return SimpleNamespace(MulticlassF1Score=Fine)
 
     monkeypatch.setattr(client_metrics, "import_module", imported)
-    kind = find_metric(Component(name="F1Score", top_k=3))
-    assert (kind.label, kind.package.split()[0]) == ("F1Score:top_k=3", "torchmetrics")
+    kind = find_metric(Component(name="MulticlassF1Score", top_k=3))
+    assert (kind.label, kind.package.split()[0]) == ("MulticlassF1Score:top_k=3", "torchmetrics")
     assert kind.make(7).given == ("multiclass", 7, 3)
-    find_metric(Component(name="torchmetrics.F1Score"))
-    find_metric(Component(name="torchmetrics.classification.F1Score"))
+    find_metric(Component(name="torchmetrics.MulticlassF1Score"))
+    find_metric(Component(name="torchmetrics.classification.MulticlassF1Score"))
     assert asked == ["torchmetrics.classification"] * 3
     with pytest.raises(UnknownName, match="unknown metric"):
         find_metric(Component(name="fine"))
-    with pytest.raises(UnknownName, match=mention("F1Score", "torchmetrics")):
-        find_metric(Component(name="Recall"))
-    with pytest.raises(UnknownName, match="parameter of metric 'F1Score'"):
-        find_metric(Component(name="F1Score", average="macro"))
+    with pytest.raises(UnknownName, match=mention("MulticlassF1Score", "torchmetrics")):
+        find_metric(Component(name="MulticlassRecall"))
+    with pytest.raises(UnknownName, match="parameter of metric 'MulticlassF1Score'"):
+        find_metric(Component(name="MulticlassF1Score", average="macro"))
+
+
+@pytest.mark.parametrize("name", ["F1Score", "Precision", "torchmetrics.Recall", "Accuracy"])
+def test_a_short_name_says_how_labels_are_averaged(name: str) -> None:
+    """torchmetrics takes micro under the short name and macro under the long one."""
+    short = name.rpartition(".")[2]
+    with pytest.raises(BadParameter, match=mention(f"{short}:average=macro", f"Multiclass{short}")):
+        find_metric(Component(name=name))
 
 
 @pytest.mark.slow  # imports all of torchmetrics
@@ -706,7 +714,8 @@ def test_every_class_of_the_table_gives_one_number_with_every_word() -> None:
             for value in words or [given.get(key, True)]:
                 if key != "weights":
                     beta = ":beta=1" if "beta" in allowed.kinds and key != "beta" else ""
-                    label = f"{name}:{key}={value}{beta}"
+                    asked = name in torchmetrics_classes.UNLIKE and key != "average"
+                    label = f"{name}:{key}={value}{beta}{':average=macro' * asked}"
                     (found,) = valued(one(label, classes=3), (x, y)).values()
                     assert math.isfinite(found), (name, key)
 

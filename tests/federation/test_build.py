@@ -205,6 +205,11 @@ def test_a_test_fraction_that_decides_nothing_is_told(
         ({}, {"gap": 1}, "divided by time"),
         ({}, {"y": torch.arange(180.0), "classes": 1, "task": "numbers"}, ""),  # by domains
         (
+            {"partition": "by-domain", "clients": 6},
+            {"y": torch.arange(180.0), "classes": 1, "task": "numbers"},
+            "no client has samples of two labels",
+        ),
+        (
             {"partition": "iid"},
             {"y": torch.arange(180.0), "classes": 1, "task": "numbers", "domains": None},
             "no labels",
@@ -219,6 +224,13 @@ def test_a_split_that_decides_nothing_is_told(
     divide(one, HookCaller((one.name, one), ()), data_of(**data), 0, say=lines.append)
     told = [line for line in lines if line.startswith("split=random has no effect")]
     assert (len(told), said in "".join(told)) == (bool(said), True)
+
+
+@pytest.mark.parametrize(("asked", "told"), [(3, 0), (10_000, 1)])
+def test_clients_that_get_fewer_test_samples_are_told(asked: int, told: int) -> None:
+    one, lines = suite(test_set="proportional", test_samples=asked), list[str]()
+    divide(one, HookCaller((one.name, one), ()), data_of(), 0, say=lines.append)
+    assert sum(f"test_samples={asked}: " in line for line in lines) == told
 
 
 def test_a_test_fraction_of_the_last_rows_has_an_effect() -> None:

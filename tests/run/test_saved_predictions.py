@@ -196,6 +196,8 @@ def test_labels_have_a_log_probability_each(tmp_path: Path) -> None:
         scores, y = torch.from_numpy(own.log_probabilities), torch.from_numpy(own.target)
         precisions = average_precisions(scores, y)
         assert value == pytest.approx(float(precisions[~precisions.isnan()].mean()), abs=1e-6)
+    with pytest.raises(UserError, match=mention("any number of labels", "log_probabilities")):
+        found.accuracies()
 
 
 @pytest.mark.parametrize(("task", "metric"), [("numbers", "common-rmse"), ("labels", "common-map")])

@@ -305,7 +305,8 @@ def test_what_cannot_be_is_refused_in_one_line(suite: Path) -> None:
         *(("threads", one) for one in (0, "1")),
         *(("rounds", one) for one in (0, 1.0)),
         *(("settings", one) for one in ([1], "a=1", {1: 2})),
-        *(("metrics", "f1"), ("sinks", "csv"), ("out", 3), ("data_root", 3)),
+        *(("metrics", "f1"), ("metrics", [max]), ("sinks", "csv"), ("out", 3), ("data_root", 3)),
+        *(("out", ""), ("force", "no"), ("save_models", 1), ("compile", None)),
         *(("suites", None), ("methods", 3)),
     ],
 )
@@ -318,6 +319,27 @@ def test_an_option_of_another_kind_is_named(what: str, given: Any, suite: Path) 
     with pytest.raises(BadParameter, match=rf"^{what}: expected .*, got ") as found:
         call(**words)
     assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("method", [("fedprox", {"mu": 1}), ("fedprox", {"fedprox.mu": 1})])
+def test_a_parameter_has_one_value(suite: Path, method: Any) -> None:
+    for name in ("mu", "fedprox.mu"):
+        with pytest.raises(BadParameter, match=mention(f"'{name}': 2", "mu=1", "give one of them")):
+            fl.run_suite(method, suite, settings={name: 2})
+    with pytest.raises(BadParameter, match=mention("'power': 3", "power=1.0")):
+        fl.run_suites([Louder(), "fedavg"], [suite], settings={"power": 3})
+
+
+@pytest.mark.slow
+def test_numbers_of_numpy_and_torch_are_those_of_python(suite: Path) -> None:
+    marks = {
+        fl.run_suite(("fedprox", {"mu": mu}), suite, rounds=1, settings={"local.lr": lr})
+        .fingerprint.config
+        for mu, lr in (
+            (0.1, 0.3), (np.float32(0.1), np.float32(0.3)), (torch.tensor(0.1), np.float64(0.3)),
+        )
+    }  # fmt: skip
+    assert len(marks) == 1
 
 
 def test_who_leaves_the_debugger_leaves_the_call(suite: Path) -> None:
