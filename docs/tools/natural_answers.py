@@ -63,6 +63,7 @@ class Gain:
         low, high: its 95 % interval.
         of_clients: whether the interval is over clients within seeds only.
         p: two-sided, of the same t test as the interval.
+        p_clients: the same by clients within seeds, whatever the number of seeds.
     """
 
     mean: float
@@ -70,6 +71,7 @@ class Gain:
     high: float
     of_clients: bool
     p: float
+    p_clients: float
 
     @property
     def text(self) -> str:
@@ -87,7 +89,8 @@ def gain(row: TableRow, other: TableRow) -> Gain | None:
         mine, theirs = theirs, mine
     found = difference(mine, theirs, same_clients((row, other)))
     low, high = found.shown.tolist()
-    return Gain(float(found.mean), low, high, found.seeds < FEW, float(found.p_shown))
+    p = float(found.p_shown), float(found.p_within_seeds)
+    return Gain(float(found.mean), low, high, found.seeds < FEW, *p)
 
 
 @dataclass(frozen=True)
@@ -181,13 +184,25 @@ def counted(rows: Sequence[TableRow], other: TableRow | None) -> tuple[str, str,
     if other is None:
         return ("not run",) * 3
     found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
-    sure = holm(np.array([one.p for one in found], dtype=float))
-    sure &= np.array([one.mean > 0 for one in found], dtype=bool)
     return (
         f"{sum(one.low > 0 for one in found)} of {len(found)}",
-        str(int(sure.sum())),
+        str(_surely_better(found, [one.p for one in found])),
         str(sum(one.high < 0 for one in found)),
     )
+
+
+def by_clients(rows: Sequence[TableRow], other: TableRow | None) -> str:
+    """How many of some rows are better than another one after Holm, by clients within seeds."""
+    if other is None:
+        return "not run"
+    found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
+    return str(_surely_better(found, [one.p_clients for one in found]))
+
+
+def _surely_better(found: Sequence[Gain], p: Sequence[float]) -> int:
+    """How many gains are above 0, with all of them as one family."""
+    sure = holm(np.array(p, dtype=float))
+    return int((sure & np.array([one.mean > 0 for one in found], dtype=bool)).sum())
 
 
 def in_full(table: Table) -> TableRow | None:
@@ -222,7 +237,8 @@ def alone(found: Sequence[Table]) -> list[str]:
         epochs = None if local is None else local.mean_of("trained_epochs")
         lines.append([
             named(table), str(len(rows)), value(local), "-" if epochs is None else f"{epochs:.1f}",
-            shown, over(best, local), *counted([*rows.values()], local),
+            shown, over(best, local), *counted([*rows.values()], local)[:2],
+            by_clients([*rows.values()], local), counted([*rows.values()], local)[2],
         ])  # fmt: skip
         others.append([
             named(table), value(full), over(best, full), *counted([*rows.values()], full)[:2],
@@ -233,7 +249,8 @@ def alone(found: Sequence[Table]) -> list[str]:
     headings = [("federation", True), ("methods", False), ("`local-only`", False),
                 ("its epochs", False), ("best", True), ("over `local-only`", True),
                 ("better than `local-only`", False),
-                ("better after Holm", False), ("worse", False)]  # fmt: skip
+                ("better after Holm", False), ("the same by clients alone", False),
+                ("worse", False)]  # fmt: skip
     better = [("methods better than it", False), ("after Holm", False)]
     further = [("federation", True), ("`local-only` in full", False),
                ("the best method over it", True), *better,
@@ -241,10 +258,15 @@ def alone(found: Sequence[Table]) -> list[str]:
                ("methods better than it", False), ("best alone", True),
                ("the best method over it", True), *better]  # fmt: skip
     text = "Better and worse are by their intervals; after Holm with all methods as one family, so"
-    text += " that one false claim or more has a probability of 5 %. `local-only` trains a client"
-    text += " in the rounds in which a cohort would have it, as long as other methods do; with"
-    text += " less than one epoch some clients never train. A client that is alone need not wait:"
-    text += " `local-only` in full trains in every round (`schedule=full`)."
+    text += " that one false claim or more has a probability of 5 %. By clients alone, nothing is"
+    text += " asked of other seeds, and federations of two seeds and of four compare. `local-only`"
+    text += (
+        " trains a client in the rounds in which a cohort would have it, as long as other methods"
+    )
+    text += (
+        " do; with less than one epoch some clients never train. A client that is alone need not"
+    )
+    text += " wait: `local-only` in full trains in every round (`schedule=full`)."
     said = "The own majority learns nothing (of numbers it is the mean). *Best alone* is, of"
     said += " `local-only` at any schedule and rate, `linear-alone`, `boosting-alone` and"
     said += " `own-majority`, the one with the best test score: chosen after the fact, as the best"

@@ -95,10 +95,14 @@ class Estimate:
         )
 
     @cached_property
+    def p_within_seeds(self) -> Floats:
+        """Two-sided p that the mean is 0, by the clients within seeds: nothing of other seeds."""
+        return _p(self.mean, self.of_clients, self.freedom)
+
+    @cached_property
     def p_shown(self) -> Floats:
         """Two-sided p that the mean is 0, by the t test of `shown`."""
-        few = self.seeds <= FEW_SEEDS
-        return _p(self.mean, self.of_clients, self.freedom) if few else self.p
+        return self.p_within_seeds if self.seeds <= FEW_SEEDS else self.p
 
 
 def estimate(values: Sequence[Floats], who: Sequence[ClientIds] | None = None) -> Estimate:

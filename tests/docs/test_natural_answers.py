@@ -101,7 +101,9 @@ def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
     assert found[0] == "3", "fedavg, ditto and own-majority have a rank"
     assert found[1:4] == ["0.600", "8.0", "`ditto` 0.750"]
     assert found[4] == "+0.150 [+0.150, +0.150]°"
-    assert found[5:] == ["1 of 3", "1", "1"], "better: ditto, after Holm too; worse: own-majority"
+    assert found[5:] == ["1 of 3", "1", "1", "1"], (
+        "better: ditto, after Holm too; worse: own-majority"
+    )
     assert own[:4] == ["not run"] * 4
     assert own[4] == "0.400" and own[5].startswith("+0.200 [") and own[6] == "2 of 2"
     assert own[7:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1"]
@@ -141,13 +143,13 @@ def test_one_of_many_may_be_better_by_chance(tmp_path: Path) -> None:
     """ditto gains 15, 15, 15 and 3 points: p is .028, more than a half of .05."""
     rows = [*reference_rows(), *natural("ditto", [70, 70, 80, 68])]
     found, _ = both(alone([table_of(tmp_path, *rows)]))
-    assert found[5:] == ["1 of 3", "0", "1"]
+    assert found[5:] == ["1 of 3", "0", "0", "1"]
 
 
 def test_beside_nobody_nothing_is_counted(tmp_path: Path) -> None:
     rows = natural("local-only", [55, 55, 65, 65], plugin=BASELINE)
     found, own = both(alone([table_of(tmp_path, *rows)]))
-    assert found[2] == "-" and found[5:] == ["0 of 0", "0", "0"]
+    assert found[2] == "-" and found[5:] == ["0 of 0", "0", "0", "0"]
     assert own[7:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0"]
 
 
@@ -168,7 +170,7 @@ def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
 def test_what_lacks_is_not_run(tmp_path: Path) -> None:
     table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
     found, own = both(alone([table]))
-    assert [found[1], *found[4:]] == ["not run"] * 5
+    assert [found[1], *found[4:]] == ["not run"] * 6
     assert own == ["not run"] * 11
     (found,) = cells(personal([table]))
     assert found == ["`ditto` 0.750", *["not run"] * 6]
