@@ -650,6 +650,14 @@ def _names(table: Mapping[str, object], place: str = "") -> Iterator[str]:
             yield from _names(value, f"{place}{key}.")
 
 
+EXPECTED = {
+    "tuple_type": 'expected a list such as ["f1"] or [1, 2]',
+    "model_type": 'expected a name, or a table such as {name = "mlp", hidden = 64}',
+    "dict_type": "expected a table such as {a = 1}",
+}
+"""What is said in place of pydantic's words, by its type of error."""
+
+
 def _refusal(name: str, problem: Any, table: object) -> UserError:  # noqa: ANN401 - pydantic's
     """The error of a field that does not fit: what was expected, its default, what came."""
     field = field_of(problem["loc"], table)
@@ -658,7 +666,8 @@ def _refusal(name: str, problem: Any, table: object) -> UserError:  # noqa: ANN4
         return UnknownName(f"field of suite '{name}'", field, suite_fields(), listed="there are")
     if problem["type"] == "missing":
         return BadParameter(f"suite '{name}': '{field}' is missing; it has no default")
-    expected = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    usual = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    expected = EXPECTED.get(problem["type"], usual)
     known = Suite.model_fields.get(path[0])
     default = known.default if known is not None and not known.is_required() else None
     if isinstance(default, LocalTraining):

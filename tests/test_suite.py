@@ -184,3 +184,19 @@ def test_the_file_of_a_suite_has_its_whole_name(tmp_path: Path) -> None:
     path.rename(tmp_path / "mine.TOML")
     with pytest.raises(UserError, match=mention("ends in .toml")):
         load_suite(str(tmp_path / "mine.TOML"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "fact"),
+    [
+        ({"metrics": "f1"}, "'metrics': expected a list"),
+        ({"model": 3}, "'model': expected a name, or a table"),
+    ],
+)
+def test_another_kind_of_value_is_named_in_plain_words(fields: dict[str, Any], fact: str) -> None:
+    plain = {
+        "name": "s", "version": 1, "summary": "", "dataset": "digits", "rounds": 1, "clients": 6,
+        "partition": "iid", "model": "mlp",
+    }  # fmt: skip
+    with pytest.raises(UserError, match=mention(fact)):
+        build_suite("s", {**plain, **fields})

@@ -10,7 +10,7 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -193,7 +193,11 @@ def allowed(name: str, task: TaskName = "classes") -> tuple[str, Allowed]:
     """
     path, _, last = name.rpartition(".")
     if path not in ("", LIBRARY, HOMES[task]) or last not in TASKS[task]:
-        short = {"classes": CLASSES, "labels": {**BY_LABEL, **RANKINGS}}.get(task, NUMBERS)
+        short: Iterable[str] = (
+            {"classes": CLASSES, "labels": {**BY_LABEL, **RANKINGS}}.get(task, NUMBERS)
+            if path or any(last in known for known in TASKS.values())
+            else dict.fromkeys((*CLASSES, *NUMBERS, *BY_LABEL, *RANKINGS))
+        )
         listed = "only these are taken; others need an installed metric"
         raise UnknownName("class of torchmetrics", name, short, listed)
     return last, TASKS[task][last]
