@@ -237,7 +237,10 @@ class Suite(BaseModel):
         default=0, ge=0, description="local epochs of these clients before a second evaluation"
     )
     target: Annotated[float | None, DESCRIBES] = Field(
-        default=None, gt=0, le=1, description="accuracy whose first round and cost are reported"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="headline (accuracy, mAP or RMSE) whose first round and cost are reported",
     )
     ft_epochs: Annotated[int, LATER] = Field(
         default=0, ge=0, description="local epochs of all clients before a last evaluation"

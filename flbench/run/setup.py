@@ -40,7 +40,7 @@ from flbench.engine.processes.process_group import ProcessGroup
 from flbench.engine.processes.shared_samples import made_once
 from flbench.engine.sequential import Sequential
 from flbench.engine.workspace import Workspace
-from flbench.errors import Undefined, UserError
+from flbench.errors import BadParameter, Undefined, UserError
 from flbench.federation import feature_scale, target_scale
 from flbench.federation.build import divide
 from flbench.federation.federation import Federation, Gather, Samples, label_counts
@@ -116,6 +116,7 @@ def prepare(
 
     federation = made_once(ProcessGroup.of(fabric), divided, spec.say)
     refuse_other_tasks(federation.task, spec.method)
+    refuse_target(federation.task, spec.suite.target)
     if opens_argument(spec.suite.dataset):
         spec.say(described(federation))
     owned, wanted = federation.visible.splits.get("server", ((),))[0], spec.suite.server_samples
@@ -137,6 +138,20 @@ def prepare(
     if not ProcessGroup.of(fabric).is_rank_zero:
         run.checkpoint = None  # rank 0 keeps it
     return run, state
+
+
+def refuse_target(task: TaskName, target: float | None) -> None:
+    """Refuse a target that the headline of a task cannot reach.
+
+    Raises:
+        BadParameter: it is beyond the headline's limits.
+    """
+    one = TASKS[task]
+    if target is not None and target > one.limits[1]:
+        raise BadParameter(
+            f"target={target:g}: expected at most {one.limits[1]:g}, as {one.headline} is the"
+            f" headline of {task}"
+        )
 
 
 def refuse_other_tasks(task: TaskName, method: MethodStack) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -19,8 +20,9 @@ from flbench.federation.loading import check
 from flbench.federation.target_scale import SCALE, SUMS
 from flbench.results.schema import Result
 from flbench.run.composition import compose
+from flbench.run.setup import refuse_target
 from flbench.submission.consistency import faults
-from flbench.tasks import TASKS
+from flbench.tasks import TASKS, TaskName
 from flbench.testing.federations import labels, numbers
 from flbench.testing.small_run import SmallRun, run_small, small_suite
 
@@ -304,3 +306,14 @@ def test_periods_change_numbers_too() -> None:
     swap = [{"change": "swap-labels", "start": 2, "labels": [[0, 1]]}]
     with pytest.raises(UserError, match=mention("periods", "classes")):
         played("small-numbers", periods=swap)
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "refused"),
+    [("classes", 1.0, 0), ("classes", 1.2, 1), ("labels", 1.2, 1), ("numbers", 1.2, 0)],
+)
+def test_a_target_is_a_headline_that_there_can_be(
+    task: TaskName, target: float, refused: int
+) -> None:
+    with pytest.raises(BadParameter, match="at most 1") if refused else nullcontext():
+        refuse_target(task, target)
