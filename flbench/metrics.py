@@ -683,7 +683,7 @@ METRICS = (
         applies=_has_links, kind="bytes",
     ),
     Metric(
-        "target", lambda run: run.target, "target", 4, None, "the accuracy to be reached",
+        "target", lambda run: run.target, "target", 4, None, "the headline to be reached",
         applies=_has_target, kind="exact",
     ),
     Metric(

@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -481,10 +482,11 @@ def _refuse_file(path: Path) -> None:
         BadParameter: it is there, with another ending or none, or with .toml behind its name.
     """
     longer = path.with_name(f"{path.name}.toml") if path.name else path
-    if longer.is_file():
-        raise BadParameter(f"suite '{path}': expected the whole name of the file, {longer}")
-    if path.is_file():
-        raise BadParameter(f"suite '{path}': the file of a suite ends in .toml: rename it")
+    with suppress(OSError):  # a name that no file can have
+        if longer.is_file():
+            raise BadParameter(f"suite '{path}': expected the whole name of the file, {longer}")
+        if path.is_file():
+            raise BadParameter(f"suite '{path}': the file of a suite ends in .toml: rename it")
 
 
 def _refuse_sections(name: str, sections: Mapping[str, Any]) -> None:
@@ -559,7 +561,7 @@ def build_suite(
 
 
 def _refuse_other_types(
-    name: str, given: Mapping[str, Any], read: Mapping[str, Any], place: str = ""
+    name: str, given: Mapping[Any, Any], read: Mapping[Any, Any], place: str = ""
 ) -> None:
     """Refuse texts and truth values that were read as numbers, as "5" and true as 5 and 1.
 
@@ -570,6 +572,9 @@ def _refuse_other_types(
         found = read.get(key)
         if isinstance(value, Mapping) and isinstance(found, Mapping):
             _refuse_other_types(name, value, found, f"{place}{key}.")
+        if isinstance(value, (list, tuple)) and isinstance(found, (list, tuple)):
+            items, others = dict(enumerate(value)), dict(enumerate(found))
+            _refuse_other_types(name, items, others, f"{place}{key}.")
         is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
         if is_number and isinstance(value, (bool, str)):
             raise BadParameter(
@@ -654,10 +659,11 @@ def _names(table: Mapping[str, object], place: str = "") -> Iterator[str]:
 
 
 EXPECTED = {
-    "tuple_type": 'expected a list such as ["f1"] or [1, 2]',
-    "model_type": 'expected a name, or a table such as {name = "mlp", hidden = 64}',
-    "dict_type": "expected a table such as {a = 1}",
+    "tuple_type": "expected a list, as [...]",
+    "model_type": "expected a table, as {...}",
+    "dict_type": "expected a table, as {...}",
 }
+AS_COMPONENT = 'expected a name, or a table such as {name = "mlp", hidden = 64}'
 """What is said in place of pydantic's words, by its type of error."""
 
 
@@ -669,8 +675,10 @@ def _refusal(name: str, problem: Any, table: object) -> UserError:  # noqa: ANN4
         return UnknownName(f"field of suite '{name}'", field, suite_fields(), listed="there are")
     if problem["type"] == "missing":
         return BadParameter(f"suite '{name}': '{field}' is missing; it has no default")
-    usual = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
-    expected = EXPECTED.get(problem["type"], usual)
+    expected = f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
+    if problem["type"] in EXPECTED:
+        is_component = field in COMPONENTS and problem["type"] != "tuple_type"
+        expected = AS_COMPONENT if is_component else EXPECTED[problem["type"]]
     known = Suite.model_fields.get(path[0])
     default = known.default if known is not None and not known.is_required() else None
     if isinstance(default, LocalTraining):

@@ -164,6 +164,8 @@ def test_sections_that_would_never_be_read_are_refused(
         ({"participation": True}, "'participation'"),
         ({"local": {"lr": "0.1"}}, "'local.lr'"),
         ({"local": {"epochs": True}}, "'local.epochs'"),
+        ({"test_set": "labels", "test_sizes": [5, "6"]}, "'test_sizes.1'"),
+        ({"test_set": "labels", "test_sizes": [True]}, "'test_sizes.0'"),
     ],
 )
 def test_no_text_and_no_truth_value_is_a_number(fields: dict[str, Any], fact: str) -> None:
@@ -181,6 +183,8 @@ def test_the_file_of_a_suite_has_its_whole_name(tmp_path: Path) -> None:
     path.write_text("version = 1\n", encoding="utf-8")
     with pytest.raises(UserError, match=mention("whole name", str(path))):
         load_suite(str(tmp_path / "mine"))
+    with pytest.raises(UnknownName):
+        load_suite("a" * 5000)
     path.rename(tmp_path / "mine.TOML")
     with pytest.raises(UserError, match=mention("ends in .toml")):
         load_suite(str(tmp_path / "mine.TOML"))
@@ -191,6 +195,8 @@ def test_the_file_of_a_suite_has_its_whole_name(tmp_path: Path) -> None:
     [
         ({"metrics": "f1"}, "'metrics': expected a list"),
         ({"model": 3}, "'model': expected a name, or a table"),
+        ({"clock": 3}, "'clock': expected a table, as {...}"),
+        ({"periods": 3}, "'periods': expected a list, as [...]"),
     ],
 )
 def test_another_kind_of_value_is_named_in_plain_words(fields: dict[str, Any], fact: str) -> None:

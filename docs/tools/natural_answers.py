@@ -554,7 +554,7 @@ def lacking(found: Sequence[Table]) -> list[str]:
             names if len(rest) < FULL else f"{len(rest)} methods",
         ])  # fmt: skip
     headings = [("federation", True), ("methods with a row", False), ("not defined there", True),
-                ("not run, as a run takes long or diverges", True)]  # fmt: skip
+                ("not run: most take long, some diverge", True)]  # fmt: skip
     text = "Why a method is not defined stands on the page of the suite. `fedasync` and `fedbuff`"
     text += " need a clock, which these suites have not; networks for text take long, so roles have"
     text += " few methods."

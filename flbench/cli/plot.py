@@ -44,11 +44,8 @@ def plot(
         raise UserError(
             f"--out: expected a folder, or a file that ends in .svg with one --kind; got '{out}'"
         )
-    from flbench.leaderboard.grouping import refuse_mixed as refuse_other_data
-
     found = read_all_results(results)
     refuse_mixed(found)
-    refuse_other_data(found)
     rows = rows_of([result for _, result in found])
     first = rows[0][1][0]
     name = f"{first.suite['name']} on {first.dataset}"
@@ -116,6 +113,11 @@ def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
                 f"results of different suites share no figure: {path} ({first.suite['name']} on"
                 f" {first.dataset}) and {other} ({result.suite['name']} on {result.dataset})"
                 f" differ in {', '.join(different) or 'their fingerprints'}; plot them one by one"
+            )
+        if result.fingerprint.data != first.fingerprint.data:
+            raise UserError(
+                f"results of different data share no figure: {path} and {other} have samples of"
+                " their own; plot them one by one"
             )
 
 

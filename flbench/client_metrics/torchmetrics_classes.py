@@ -222,13 +222,22 @@ def checked_params(
         if isinstance(value, str) and not _takes_text(hint):  # no text stands for a number
             raise BadParameter(f"{owner}: '{key}' expects a number, got {value!r}")
         found[key] = Parameter(key, hint, None).check(owner, value)
-    if last in UNLIKE and "average" not in found:
-        prefix = "Multilabel" if task == "labels" else "Multiclass"
+    return found
+
+
+def refuse_unsaid_average(name: str, params: Mapping[str, object]) -> None:
+    """Refuse a short name without `average` where a person asks; stored results may have it.
+
+    Raises:
+        BadParameter: torchmetrics would take another one than under the long name.
+    """
+    last = name.rpartition(".")[2]
+    if last in UNLIKE and is_class(name) and "average" not in params:
         raise BadParameter(
             f"metric '{last}': 'average' expected, as {last}:average=macro (each label counts"
-            f" alike, the default of {prefix}{last}) or {last}:average=micro (each answer does)"
+            f" alike, as in Multiclass{last} and Multilabel{last}) or {last}:average=micro (each"
+            " answer does)"
         )
-    return found
 
 
 def refuse_too_large(

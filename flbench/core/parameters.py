@@ -77,9 +77,15 @@ class Parameter:
         # `--set` reads none, true and 5 as what they are; of a parameter of words they are words.
         text = written(value) if value is None or isinstance(value, (bool, int, float)) else None
         try:
-            # Strict mode takes no bool and no text for a number; lax mode converts lists etc.
-            strict = isinstance(value, (bool, str)) or None
-            return TypeAdapter(self.hint).validate_python(value, strict=strict)
+            # Strict mode refuses a bool where a number is expected; lax mode converts lists etc.
+            strict = isinstance(value, bool) or None
+            found = TypeAdapter(self.hint).validate_python(value, strict=strict)
+            if _has_other_number(value, found):
+                raise BadParameter(
+                    f"{owner}: '{self.name}' expects {self.type}, default {self.default!r};"
+                    f" got {value!r}, in which a text or truth value stands for a number"
+                )
+            return found
         except ValidationError as error:
             problem = error.errors()[0]
             where = f" ({problem['msg'].lower()})" if problem["type"] != "literal_error" else ""
@@ -90,6 +96,17 @@ class Parameter:
                 f"{owner}: '{self.name}' expects {self.type}, default {self.default!r};"
                 f" got {value!r}{where}"
             ) from None
+
+
+def _has_other_number(given: object, read: object) -> bool:
+    """Whether a text or truth value was read as a number, also within lists and tables."""
+    if isinstance(given, (str, bool)):
+        return isinstance(read, (int, float)) and not isinstance(read, bool)
+    if isinstance(given, Mapping) and isinstance(read, Mapping):
+        return any(_has_other_number(one, read.get(key)) for key, one in given.items())
+    if isinstance(given, (list, tuple)) and isinstance(read, (list, tuple)):
+        return any(map(_has_other_number, given, read))
+    return False
 
 
 def _bare(hint: Any) -> Any:  # noqa: ANN401 - any annotation

@@ -78,11 +78,14 @@ DIGITS_OF_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 """A number that is a date, such as 20261128."""
 MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
+FEW_UNITS, MOST_UNITS = 0.34, 3
+"""Share of clients that may be in another unit, where more differ by themselves; notes on them."""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Of the numbers to predict, which are float32."""
-FAR, FEW_FAR, UNITS = 1000, 0.01, 100
-"""Quarters' distances from the median, and the share of rows, above which numbers may be mistakes;
-times of the usual size from which a client's numbers may be in another unit."""
+FAR, FEW_FAR, BETWEEN, UNITS = 1000, 0.01, 10, 100
+"""Quarters' distances from the median from which numbers may be mistakes, the share of rows that
+these are at most, and how many times as far as all others they lie; times of the usual size from
+which a client's numbers may be in another unit."""
 NINES = re.compile(r"-?9{2,}")
 """A number that people write where they have none."""
 CODE = re.compile(r"0\d+")
@@ -369,12 +372,13 @@ def stand_ins(
 def far_ones(column: str, values: Sequence[object]) -> list[str]:
     """A note where few numbers of a column lie a thousand times as far away as most do.
 
-    Away from the median, in quarters' distances; few are at most one in a hundred.
+    Away from the median, in quarters' distances; few are at most one in a hundred. All others are
+    within a tenth of that, so that numbers of all sizes, such as incomes, are none.
 
     Example:
         >>> far_ones("y", [*range(200), 1e9])
-        ['column y has 1e+09 in 1 row, 1,000 times and more as far from its median as most are: a \
-mistake?']
+        ['column y has numbers such as 1e+09 (1 in all), 1,000 times as far from its median as \
+most: mistakes?']
         >>> far_ones("y", [0, 0, 0, 5]), far_ones("y", range(200))
         ([], [])
     """
@@ -387,15 +391,16 @@ mistake?']
         far = away > FAR * max(high - middle, middle - low)
     if high == low or not 0 < far.sum() <= max(FEW_FAR * len(numbers), 1):
         return []
-    worst, rows = numbers[int(away.argmax())], int(far.sum())
+    if away[far].min() < BETWEEN * away[~far].max():
+        return []
     return [
-        f"column {column} has {worst:g} in {rows} row{'s' * (rows > 1)}, {FAR:,} times and more as"
-        " far from its median as most are: a mistake?"
+        f"column {column} has numbers such as {numbers[int(away.argmax())]:g} ({int(far.sum())} in"
+        f" all), {FAR:,} times as far from its median as most: mistakes?"
     ]
 
 
 def one_label_each(labels: Sequence[object], clients: Sequence[str]) -> list[str]:
-    """A note where each of several clients has rows of one label alone, two rows or more.
+    """A note where each of several clients has rows of one label alone; more rows than clients.
 
     Example:
         >>> one_label_each(["x", "x", "y", "y"], ["a", "a", "b", "b"])
@@ -410,7 +415,7 @@ def one_label_each(labels: Sequence[object], clients: Sequence[str]) -> list[str
 
 
 def other_units(column: str, values: Sequence[object], clients: Sequence[str]) -> list[str]:
-    """A note where a client's numbers to predict are hundred times those of most clients, or less.
+    """A note where a client's numbers to predict are a hundred times those of most, or a hundredth.
 
     By the median size of each client's numbers; of three clients or more.
 
@@ -429,12 +434,16 @@ another unit?']
     usual = float(np.median([*sizes.values()]))
     if len(sizes) < 3 or not usual:
         return []
+    other = {
+        one: size for one, size in sizes.items() if size and not 1 / UNITS < size / usual < UNITS
+    }
+    if len(other) > FEW_UNITS * len(sizes):
+        return []
     return [
         f"the numbers of column {column} of client {client} are about {times(size / usual)} times"
         " those of most clients: in another unit?"
-        for client, size in sizes.items()
-        if size and not 1 / UNITS < size / usual < UNITS
-    ]
+        for client, size in other.items()
+    ][:MOST_UNITS]
 
 
 def times(ratio: float) -> str:

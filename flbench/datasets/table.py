@@ -152,8 +152,9 @@ def table(root: Path, argument: str) -> Dataset:
         raise damaged(path, "it needs one or more columns of features")
     blocks = [columns[name] for name in kept if name in columns]
     task = cast("TaskName", options.get("task", "classes"))
-    if task == "classes":  # before features that go with each of them are asked about
-        targets_of(path, task, {name: columns[name] for name in targets})
+    fill, found = options.get("missing", ""), None
+    if fill != "drop":  # before columns that go with each of them are looked for
+        found = targets_of(path, task, {name: columns[name] for name in targets})
     ids = {
         name: why
         for name, values in features.items()
@@ -162,7 +163,6 @@ def table(root: Path, argument: str) -> Dataset:
     }
     if ids:
         raise refused_ids(path, ids)
-    fill = options.get("missing", "")
     if fill == "drop":
         whole, features, dropped = without_gaps(path, columns, features)
         notes += [f"rows left out, as a feature is missing: {dropped}"]
@@ -173,7 +173,8 @@ def table(root: Path, argument: str) -> Dataset:
             if name in columns and (gone := sorted({*columns[name]} - {*whole[name]}))
         ]
         columns = whole
-    found = targets_of(path, task, {name: columns[name] for name in targets})
+    if found is None:
+        found = targets_of(path, task, {name: columns[name] for name in targets})
     if task == "classes":
         notes += taken_for_classes(targets[0], columns[targets[0]])
     if task == "classes":
@@ -185,9 +186,13 @@ def table(root: Path, argument: str) -> Dataset:
     if task != "labels":
         rows = "leave these rows out"
         notes += [note for name in targets for note in stand_ins(name, columns[name], rows)]
-    notes += [note for name in measured for note in far_ones(name, columns[name])]
-    if task == "numbers":
-        notes += [note for name in targets for note in far_ones(name, columns[name])]
+    asked_about = [*measured, *(targets if task == "numbers" else ())]
+    notes += [
+        note
+        for name in asked_about
+        if not stand_ins(name, columns[name])
+        for note in far_ones(name, columns[name])
+    ]
     if "client" in columns and task == "numbers":
         notes += [n for one in targets for n in other_units(one, columns[one], columns["client"])]
     if "client" in columns and task == "classes":

@@ -99,10 +99,11 @@ def known_pixels(name: str, root: Path) -> Pixels:
 
 
 def unlike_the_originals(name: str, root: Path, pixels: Pixels) -> str:
-    """Why files cannot be the originals; "" = they can, or torchvision has looked.
+    """Why files cannot be the originals; "" = they can.
 
     Of MNIST by md5; of Fashion-MNIST, which is shared in several forms, by the brightness of its
-    training part and by its labels, 6,000 of each.
+    training part and by its labels, 6,000 of each. USPS is compressed in several ways, and known by
+    its number of samples alone; of SVHN torchvision has looked at the md5.
     """
     if name == "fashion-mnist":
         assert pixels.test is not None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flbench.core.dataset import Dataset
+from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.errors import BadParameter, MissingData, PluginError, UserError
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
@@ -61,10 +61,13 @@ def load_dataset(name: str, root: Path) -> Dataset:
 
 def _tell_of_another_count(name: str, load: object, root: Path, count: int) -> None:
     """Warn where files that should be whole give another number of samples than it has."""
+    if load.__module__ not in sys.modules:
+        return
     about, find_files = of(load, "ABOUT", name), of(load, "FOUND", name)
-    found = None if find_files is None else find_files(root)
-    is_part = found is not None and not found.whole
-    if about is None or is_part or about.samples in (0, count):
+    if not isinstance(about, DatasetInfo) or about.samples in (0, count):
+        return
+    found = find_files(root) if callable(find_files) else None
+    if found is not None and not found.whole:
         return
     logging.getLogger("flbench").warning(
         "%s: the files under %s give %s samples, the complete data set has %s: is one of them"

@@ -321,7 +321,7 @@ def _label(row: ResultGroup, rows: Sequence[ResultGroup]) -> str:
     """The method's name, its budget if it was tuned, and the parameters in which it differs."""
     details = [f"tuned, budget {row.budget}"] if row.search else []
     if row.tuning is not None and row.tuning.lr is not None:
-        details.append(f"lr={row.tuning.lr:g}")
+        details.append(f"lr={row.tuning.lr:g}{' and parameters' * row.tuning.both}")
     alike = [other for other in rows if (other.method, other.search) == (row.method, row.search)]
     if len(alike) > 1:
         mine = _differing(row, alike)

@@ -61,7 +61,7 @@ def _costs_nothing(one: Standing) -> bool:
 def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
     """Per kind: how many methods are better than training alone, and by how much the best is.
 
-    It is the best of training alone as often as cohorts allow and in every round, where both ran.
+    Training alone is the best line of what needs nobody else and was run on all of these tables.
     """
     for kind, known in wins.kinds.items():
         known_alone = [one for one in wins.lines if one.alone and kind in one.cells]
@@ -69,7 +69,7 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         if not whole:
             continue
         alone = min(whole, key=lambda one: one.cells[kind].value)
-        best = ", the best that a client did alone" if len(whole) > 1 else ""
+        best = ", the best that clients did alone on all of them" if len(whole) > 1 else ""
         base = alone.cells[kind]
         fewer = sum(known.numbers[name].value < base.value for name in known.methods)
         count, every = len(known.compared), len(known.tables)

@@ -159,13 +159,15 @@ def _order(one: Standing) -> tuple[bool, float, str]:
 def _references(table: Table) -> dict[str, TableRow]:
     """The rows that are not ranked, by method at its defaults; training alone also at others.
 
-    Those of training alone in every round are under the row's own name. An oracle that never used
-    the true groups is one model for all, and left out.
+    Those of training alone in every round are under its name and parameters. An oracle that never
+    used the true groups is one model for all, and left out.
     """
-    aside = [row for row in table.main if row.reference and not row.is_idle_oracle]
-    return {
-        row.method if row.default else row.name: row for row in aside if row.default or row.baseline
-    }
+    found = {}
+    for row in table.main:
+        if row.reference and not row.is_idle_oracle and (row.default or row.baseline):
+            params = ", ".join(f"{key}={value}" for key, value in sorted(row.params.items()))
+            found[row.method if row.default else f"{row.method} ({params})"] = row
+    return found
 
 
 def _numbers(tables: Sequence[Table]) -> KindNumbers | None:

@@ -746,6 +746,9 @@ def contradictions(result: Result) -> Iterator[Complaint]:
         yield "tuning.tried", f"{most}, got {result.tuning.tried}"
     if result.tuning is not None and result.tuning.both and result.tuning.lr is None:
         yield "tuning.lr", "a learning rate expected, as 'tuning.both' says that one was searched"
+    target, limit = result.summary.get("target"), result.headline.limits[1]
+    if target is not None and target > limit:
+        yield "summary.target", f"at most {limit:g} expected of {result.headline.headline}"
     if not result.clients.test:
         yield "clients.test", "at least one client expected"
     elif not any(result.clients.test):

@@ -256,13 +256,15 @@ def _plain(value: object) -> object:
     import numpy as np
 
     if hasattr(value, "detach") and getattr(value, "ndim", None) == 0:  # a tensor
-        value = value.detach().cpu().numpy()[()]
+        one = value.detach().cpu()
+        value = one.float().numpy()[()] if one.dtype.itemsize < 4 else one.numpy()[()]
     if isinstance(value, np.floating):
         return float(str(value))
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
+        found = map(_plain, value)
+        return list(found) if isinstance(value, list) else tuple(found)
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     return value
@@ -438,15 +440,16 @@ def _refuse_two_values(shared: Mapping[str, object], method: CalledMethod) -> No
     Raises:
         BadParameter: one does.
     """
-    own = {key.rpartition(".")[2]: value for key, value in method.settings.items()}
+    owners = {"", *method.name.split("+")}
     for key, value in shared.items():
-        owner, _, name = key.rpartition(".")
-        if owner in ("", method.name) and name in own and own[name] != value:
-            raise BadParameter(
-                f"settings={{'{key}': {value!r:.80}}} and {method.name} has"
-                f" {name}={own[name]!r:.80}:"
-                " give one of them"
-            )
+        for own, other in method.settings.items():
+            (owner, _, name), (mine, _, its) = key.rpartition("."), own.rpartition(".")
+            is_parameter = name == its and {owner, mine} <= owners and "" in (owner, mine)
+            if (key == own or is_parameter) and repr(value) != repr(other):
+                raise BadParameter(
+                    f"settings={{'{key}': {value!r:.80}}} and {method.name} has"
+                    f" {its}={other!r:.80}: give one of them"
+                )
 
 
 def _error_of(outcome: Outcome) -> FlbenchError:

@@ -246,6 +246,7 @@ def _asked_suite(
     name: str, request: RunRequest, overrides: Mapping[str, object]
 ) -> tuple[Suite, str | None]:
     """A suite with the metrics that are asked for, and the data set that is typed for it."""
+    from flbench.client_metrics.torchmetrics_classes import refuse_unsaid_average
     from flbench.engine.client_metrics import find_metric
     from flbench.suite import load_suite, metric_of
 
@@ -255,6 +256,7 @@ def _asked_suite(
         suite = load_suite(name, dataset, overrides)
     metrics = *suite.metrics, *map(metric_of, request.metrics)
     for metric in metrics:
+        refuse_unsaid_average(metric.name, metric.params)
         find_metric(metric, None)  # before anything runs
     return suite.model_copy(update={"metrics": metrics}), dataset
 

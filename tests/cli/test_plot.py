@@ -214,7 +214,7 @@ def test_results_of_other_data_share_no_figure(typed: Typed, tmp_path: Path) -> 
     )
     made_results.write(tmp_path / "results", plain, other)
     code, _, err = typed(str(tmp_path / "results"))
-    assert code == 1 and "differ in data" in err
+    assert code == 1 and "different data" in err
 
 
 def test_two_tasks_share_no_figure() -> None:

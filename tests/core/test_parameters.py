@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -199,6 +200,27 @@ def test_values_come_back_as_the_declared_type() -> None:
     assert type(found["rounds"]) is int
     assert checked("m", Clash, {"share": None}) == {"share": None}
     assert checked("m", Clash, {}) == {}, "defaults are the target's own business"
+
+
+class Speed(StrEnum):
+    SLOW = "slow"
+
+
+@dataclass
+class Several:
+    speed: Speed = Speed.SLOW
+    sizes: list[int] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+    where: Path = Path()
+    on: bool = False
+
+
+def test_texts_of_other_types_are_read_and_stand_for_no_number_within_lists() -> None:
+    texts = {"speed": "slow", "where": "a/b", "on": "true"}
+    assert checked("m", Several, texts) == {"speed": Speed.SLOW, "where": Path("a/b"), "on": True}
+    assert checked("m", Several, {"sizes": [1, 2]}) == {"sizes": [1, 2]}
+    for values in ({"sizes": [1, "2"]}, {"sizes": [True]}, {"shares": {"a": "0.5"}}):
+        assert "stands for a number" in message(BadParameter, checked, "m", Several, values)
 
 
 @pytest.mark.parametrize("value", ["4", True, "true"])

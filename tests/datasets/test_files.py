@@ -322,6 +322,12 @@ def write_cifar_npz(
     return kept
 
 
+def test_cifar_10_is_not_taken_for_cifar_100(tmp_path: Path) -> None:
+    write_cifar_npz(tmp_path, "cifar100", 10)
+    with pytest.raises(UserError, match=mention("labels 0..99", "another data set?")):
+        load_dataset("cifar100", tmp_path)
+
+
 def test_cifar_is_read_from_npz_where_torchvision_s_files_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -345,7 +345,10 @@ def test_what_may_be_a_mistake_in_numbers_is_pointed_out(tmp_path: Path) -> None
     values = [str((7 * row) % 31 / 10) for row in range(31)]
     far = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate([*values, "1e6"]))])
     (note,) = loaded(tmp_path, far, "?task=numbers").notes
-    assert mentions(note, "column label", "1e+06 in 1 row")
+    assert mentions(note, "column label", "1e+06 (1 in all)")
+    incomes = [f"{10 ** (row / 5):g}" for row in range(31)]
+    wide = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate(incomes))])
+    assert loaded(tmp_path, wide, "?task=numbers").notes == (), "numbers of all sizes"
     sizes = {"x": 1, "y": 1, "z": 1000}
     rows = [(client, sizes[client] * (1 + row % 5)) for client in sizes for row in range(10)]
     units = "\n".join(
@@ -361,6 +364,13 @@ def test_a_client_that_says_the_label_is_pointed_out(tmp_path: Path) -> None:
     (note,) = loaded(tmp_path, text).notes
     assert mentions(note, "each client", "one label")
     assert loaded(tmp_path, text + "\nx,b,3").notes == ()
+
+
+def test_rows_that_go_need_no_label(tmp_path: Path) -> None:
+    text = "\n".join(["label,a", *(f"{'xy'[row % 2]},{row % 5}" for row in range(12)), ",", ","])
+    assert len(loaded(tmp_path, text, "?missing=drop").y) == 12
+    with pytest.raises(UserError, match="has no label in 2 of 14 rows"):
+        loaded(tmp_path, text, "?missing=mean")
 
 
 @pytest.mark.parametrize(

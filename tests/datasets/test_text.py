@@ -215,6 +215,11 @@ def test_gpt2_s_files_are_the_vocabulary_where_they_are_there(
     merges = (folder / "merges.txt").read_text(encoding="utf-8")
     with pytest.raises(UserError, match=mention("vocab.json", "50,257 entries", "got 291")):
         load_dataset("nordic-gpt2", tmp_path)
+    whole = (folder / "vocab.json").read_text(encoding="utf-8")
+    (folder / "vocab.json").write_text(whole[:99], encoding="utf-8")
+    with pytest.raises(UserError, match=mention(str(folder), "cannot be used")):
+        load_dataset("nordic-gpt2", tmp_path)
+    (folder / "vocab.json").write_text(whole, encoding="utf-8")
     monkeypatch.setattr(texts, "ENTRIES", 291)
     with pytest.raises(UserError, match=mention("merges.txt", "50,000 entries")):
         load_dataset("nordic-gpt2", tmp_path)

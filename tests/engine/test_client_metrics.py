@@ -44,6 +44,8 @@ from flbench.results.schema import VOLATILE
 from flbench.run.rounds import round_context, run_rounds
 from flbench.run.setup import prepare
 from flbench.suite import Component, load_suite, metric_of
+from flbench.sweeps.request import RunRequest, resolve
+from flbench.terminal.console import SweepProgress
 
 BUILT_IN = ("auroc", "balanced-accuracy", "ece", "top-k:k=1")
 """Those that do not import all of torchmetrics."""
@@ -698,8 +700,12 @@ def test_one_module_is_imported_whatever_the_name_says(monkeypatch: pytest.Monke
 def test_a_short_name_says_how_labels_are_averaged(name: str) -> None:
     """torchmetrics takes micro under the short name and macro under the long one."""
     short = name.rpartition(".")[2]
+    asked = RunRequest(methods=("fedavg",), suites=("iid",), metrics=(name,))
     with pytest.raises(BadParameter, match=mention(f"{short}:average=macro", f"Multiclass{short}")):
-        find_metric(Component(name=name))
+        resolve(asked, SweepProgress())
+    for said in (f"{name}:average=macro", f"Multiclass{short}", "AUROC", "f1"):
+        resolve(replace(asked, metrics=(said,)), SweepProgress())
+    assert torchmetrics_classes.checked_params(name, {}) == {}, "a stored result may have it"
 
 
 @pytest.mark.slow  # imports all of torchmetrics

@@ -112,6 +112,20 @@ def test_training_alone_counts_at_its_best(tmp_path: Path) -> None:
     assert mentions(digits.text, "0 of 4 methods", "local-only (schedule=full)", "17 %")
 
 
+def test_training_alone_in_every_round_is_never_taken_for_the_usual_one(tmp_path: Path) -> None:
+    """Also where no other row of it is in the table, so that its name alone says no more."""
+    board = [one for one in results() if one.method.name != "local-only"]
+    full = [
+        made(0.7, method="local-only", seed=seed, mark="s" * 8, dataset="digits",
+             suite={"name": "s"}, params={"schedule": "full"}, **SPECIAL["local-only"])
+        for seed in range(3)
+    ]  # fmt: skip
+    wins = who_wins(tables(write(tmp_path, *board, *full)))
+    assert wins is not None
+    names = {one.name for one in wins.lines if one.alone}
+    assert names <= {"local-only (schedule=full)", "local-only"}
+
+
 def test_an_oracle_that_never_used_its_groups_is_no_line(tmp_path: Path) -> None:
     def idle(one: Result) -> Result:
         ari = 0.0 if one.method.name == "oracle" else None

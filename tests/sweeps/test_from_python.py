@@ -326,6 +326,8 @@ def test_a_parameter_has_one_value(suite: Path, method: Any) -> None:
     for name in ("mu", "fedprox.mu"):
         with pytest.raises(BadParameter, match=mention(f"'{name}': 2", "mu=1", "give one of them")):
             fl.run_suite(method, suite, settings={name: 2})
+    with pytest.raises(BadParameter, match=mention("'local.lr': 0.2", "lr=0.1")):
+        fl.run_suite(("fedavg", {"local.lr": 0.1}), suite, settings={"local.lr": 0.2})
     with pytest.raises(BadParameter, match=mention("'power': 3", "power=1.0")):
         fl.run_suites([Louder(), "fedavg"], [suite], settings={"power": 3})
 
