@@ -176,27 +176,21 @@ def over(row: TableRow | None, other: TableRow | None) -> str:
     return "not run" if found is None else found.text
 
 
-def counted(rows: Sequence[TableRow], other: TableRow | None) -> tuple[str, str, str]:
+def counted(rows: Sequence[TableRow], other: TableRow | None) -> tuple[str, str, str, str]:
     """How many of some rows are better than another one, better after Holm, and worse.
 
-    The first and the last are by their intervals, the second with all of them as one family.
+    The first and the last are by their intervals, the second with all of them as one family; the
+    third is the second by clients within seeds, whatever the number of seeds.
     """
     if other is None:
-        return ("not run",) * 3
+        return ("not run",) * 4
     found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
     return (
         f"{sum(one.low > 0 for one in found)} of {len(found)}",
         str(_surely_better(found, [one.p for one in found])),
+        str(_surely_better(found, [one.p_clients for one in found])),
         str(sum(one.high < 0 for one in found)),
     )
-
-
-def by_clients(rows: Sequence[TableRow], other: TableRow | None) -> str:
-    """How many of some rows are better than another one after Holm, by clients within seeds."""
-    if other is None:
-        return "not run"
-    found = [one for row in rows if row is not other and (one := gain(row, other)) is not None]
-    return str(_surely_better(found, [one.p_clients for one in found]))
 
 
 def _surely_better(found: Sequence[Gain], p: Sequence[float]) -> int:
@@ -237,8 +231,7 @@ def alone(found: Sequence[Table]) -> list[str]:
         epochs = None if local is None else local.mean_of("trained_epochs")
         lines.append([
             named(table), str(len(rows)), value(local), "-" if epochs is None else f"{epochs:.1f}",
-            shown, over(best, local), *counted([*rows.values()], local)[:2],
-            by_clients([*rows.values()], local), counted([*rows.values()], local)[2],
+            shown, over(best, local), *counted([*rows.values()], local),
         ])  # fmt: skip
         others.append([
             named(table), value(full), over(best, full), *counted([*rows.values()], full)[:2],
@@ -287,7 +280,7 @@ def in_short(tables: Sequence[Table]) -> list[str]:
         if best is None or most is None or over_it is None:
             continue
         found += 1
-        _, sure, _ = counted([*rows.values()], most)
+        sure = counted([*rows.values()], most)[1]
         others = sum(row is not most for row in rows.values())
         if int(sure):
             above.append(f"{named(table)} ({sure} of {others})")

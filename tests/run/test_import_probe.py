@@ -119,6 +119,7 @@ def test_the_list_shows_what_is_broken_and_goes_on(typed: Typed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("broken")
 def test_the_list_says_what_imports_show(typed: Typed) -> None:
     rows = json.loads(typed("list", "methods", "--load", "--json")[1])["methods"]
