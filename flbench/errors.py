@@ -1,13 +1,15 @@
-"""The errors of flbench; `exit_code` is what the command returns."""
+"""The errors of flbench; `exit_code` is what the command returns. And warnings of files."""
 
 from __future__ import annotations
 
 import difflib
 import errno
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 
@@ -261,3 +263,9 @@ def field_of(place: Sequence[int | str], table: object) -> str:
             break
         parts.append(str(part))
     return ".".join(parts)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Warn of files that are read, once in a process: a run may read them several times."""
+    logging.getLogger("flbench").warning("%s", text)

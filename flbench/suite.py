@@ -663,8 +663,9 @@ EXPECTED = {
     "model_type": "expected a table, as {...}",
     "dict_type": "expected a table, as {...}",
 }
-AS_COMPONENT = 'expected a name, or a table such as {name = "mlp", hidden = 64}'
 """What is said in place of pydantic's words, by its type of error."""
+AS_COMPONENT = 'expected a name, or a table such as {name = "mlp", hidden = 64}'
+"""What is said of a partition or network."""
 
 
 def _refusal(name: str, problem: Any, table: object) -> UserError:  # noqa: ANN401 - pydantic's

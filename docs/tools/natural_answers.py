@@ -289,8 +289,8 @@ def in_short(tables: Sequence[Table]) -> list[str]:
             below.append(f"{named(table)} ({numbers})")
     if not found:
         return []
-    say = f"On {len(above)} of {found} federations that nobody drew, methods are above the best"
-    say += " that a client does alone, also where their number is corrected for"
+    say = f"On {len(above)} of {found} tables of clients that nobody drew, methods are above the"
+    say += " best that a client does alone, also where their number is corrected for"
     also = f"On {len(below)} of {found} the best that a client does alone is above every method"
     return [
         f"{text}: {listed(names)}." if names else f"{text}."

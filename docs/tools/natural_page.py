@@ -216,7 +216,7 @@ def page() -> str:
         "",
         "Seconds: CPU time of one run of FedAvg, evaluation included, on one core of the machine",
         "that measured last (`python docs/tools/natural_page.py --measure`).",
-        f"{MOST} seconds are the most that a suite was to take. More take: {longer(seconds)}.",
+        f"A run was to take {MOST} seconds at most. Longer ones: {longer(seconds)}.",
         "Samples of a text are windows of characters. Its network is the fastest of three",
         "that learn ([measured](../leaderboard/speed/README.md)).",
         "",

@@ -116,8 +116,8 @@ def refuse_mixed(found: Sequence[tuple[Path, Result]]) -> None:
             )
         if result.fingerprint.data != first.fingerprint.data:
             raise UserError(
-                f"results of different data share no figure: {path} and {other} have samples of"
-                " their own; plot them one by one"
+                f"results of different data share no figure: {path} and {other}; plot them one by"
+                " one"
             )
 
 

@@ -78,14 +78,8 @@ DIGITS_OF_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 """A number that is a date, such as 20261128."""
 MANY = 20
 """Different numbers of a label above which a note asks whether they are measured."""
-FEW_UNITS, MOST_UNITS = 0.34, 3
-"""Share of clients that may be in another unit, where more differ by themselves; notes on them."""
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
 """Of the numbers to predict, which are float32."""
-FAR, FEW_FAR, BETWEEN, UNITS = 1000, 0.01, 10, 100
-"""Quarters' distances from the median from which numbers may be mistakes, the share of rows that
-these are at most, and how many times as far as all others they lie; times of the usual size from
-which a client's numbers may be in another unit."""
 NINES = re.compile(r"-?9{2,}")
 """A number that people write where they have none."""
 CODE = re.compile(r"0\d+")
@@ -367,93 +361,6 @@ def stand_ins(
         f" {remedy} if it stands for a missing value"
         for at in np.flatnonzero(nines & far & (counts > 1))
     ]
-
-
-def far_ones(column: str, values: Sequence[object]) -> list[str]:
-    """A note where few numbers of a column lie a thousand times as far away as most do.
-
-    Away from the median, in quarters' distances; few are at most one in a hundred. All others are
-    within a tenth of that, so that numbers of all sizes, such as incomes, are none.
-
-    Example:
-        >>> far_ones("y", [*range(200), 1e9])
-        ['column y has numbers such as 1e+09 (1 in all), 1,000 times as far from its median as \
-most: mistakes?']
-        >>> far_ones("y", [0, 0, 0, 5]), far_ones("y", range(200))
-        ([], [])
-    """
-    numbers = numbers_of([value for value in values if not is_missing(value)])
-    if not numbers:
-        return []
-    low, middle, high = np.percentile(numbers, (25, 50, 75))
-    with np.errstate(over="ignore", invalid="ignore"):  # refused, or scaled, later
-        away = np.abs(np.array(numbers) - middle)
-        far = away > FAR * max(high - middle, middle - low)
-    if high == low or not 0 < far.sum() <= max(FEW_FAR * len(numbers), 1):
-        return []
-    if away[far].min() < BETWEEN * away[~far].max():
-        return []
-    return [
-        f"column {column} has numbers such as {numbers[int(away.argmax())]:g} ({int(far.sum())} in"
-        f" all), {FAR:,} times as far from its median as most: mistakes?"
-    ]
-
-
-def one_label_each(labels: Sequence[object], clients: Sequence[str]) -> list[str]:
-    """A note where each of several clients has rows of one label alone; more rows than clients.
-
-    Example:
-        >>> one_label_each(["x", "x", "y", "y"], ["a", "a", "b", "b"])
-        ['each client has rows of one label alone: who it is says the label']
-        >>> one_label_each(["x", "y", "y", "y"], ["a", "a", "b", "b"])
-        []
-    """
-    count = len({*clients})
-    if count < 2 or len({*zip(clients, labels, strict=True)}) > count or len(clients) <= count:
-        return []
-    return ["each client has rows of one label alone: who it is says the label"]
-
-
-def other_units(column: str, values: Sequence[object], clients: Sequence[str]) -> list[str]:
-    """A note where a client's numbers to predict are a hundred times those of most, or a hundredth.
-
-    By the median size of each client's numbers; of three clients or more.
-
-    Example:
-        >>> other_units("kg", [1, 2, 1, 2, 1000, 2000], ["a", "a", "b", "b", "c", "c"])
-        ['the numbers of column kg of client c are about 1,000 times those of most clients: in \
-another unit?']
-    """
-    numbers = numbers_of(values)
-    if not numbers:
-        return []
-    own: dict[str, list[float]] = {}
-    for client, number in zip(clients, numbers, strict=True):
-        own.setdefault(client, []).append(abs(number))
-    sizes = {client: float(np.median(found)) for client, found in own.items()}
-    usual = float(np.median([*sizes.values()]))
-    if len(sizes) < 3 or not usual:
-        return []
-    other = {
-        one: size for one, size in sizes.items() if size and not 1 / UNITS < size / usual < UNITS
-    }
-    if len(other) > FEW_UNITS * len(sizes):
-        return []
-    return [
-        f"the numbers of column {column} of client {client} are about {times(size / usual)} times"
-        " those of most clients: in another unit?"
-        for client, size in other.items()
-    ][:MOST_UNITS]
-
-
-def times(ratio: float) -> str:
-    """A ratio of two digits or so.
-
-    Example:
-        >>> times(1234.4), times(0.0012)
-        ('1,234', '0.0012')
-    """
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
 def codes(column: str, values: Sequence[str]) -> list[str]:

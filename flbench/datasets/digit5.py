@@ -17,7 +17,6 @@ place of the index.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +43,7 @@ from flbench.datasets.files import (
 )
 from flbench.datasets.torchvision_sets import ABOUT as OTHERS
 from flbench.datasets.torchvision_sets import known_pixels
-from flbench.errors import MissingData
+from flbench.errors import MissingData, warn_once
 
 DOMAINS = ("mnist", "svhn", "usps", "synth-digits", "mnist-m")
 KEPT = {False: 5_000, True: 9_000}
@@ -130,7 +129,7 @@ def digit5(root: Path) -> Dataset:
     if len(there) < len(DOMAINS):
         name = f"digit-5[{','.join(there)}]"
         lacking = ", ".join(domain for domain in DOMAINS if domain not in found)
-        logging.getLogger("flbench").warning("%s: no files of %s under %s", name, lacking, root)
+        warn_once(f"{name}: no files of {lacking} under {root}")
     domain = torch.cat([torch.full_like(found[d].y, number) for number, d in enumerate(there)])
     y = torch.cat([found[d].y for d in there])
     test = torch.cat([mask for d in there if (mask := found[d].test) is not None])

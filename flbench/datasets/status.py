@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from flbench.core.dataset import Dataset, DatasetInfo
+from flbench.datasets.doubts import doubts, some
 from flbench.datasets.files import Found
 from flbench.errors import MissingData, PluginError, UserError, text_of
 from flbench.federation.loading import entry_name, load_dataset, of, takes_argument
@@ -191,73 +191,14 @@ def facts(data: Dataset) -> list[tuple[str, str]]:
     found = targets(data)
     if data.domains is not None:
         sizes = torch.bincount(data.domains)
-        names = f": {_some(data.domain_names)}" if data.domain_names else ""
+        names = f": {some(data.domain_names)}" if data.domain_names else ""
         found.append(("domains", f"{len(sizes):,}, {spread(sizes.tolist())} samples{names}"))
     if data.features:
-        found.append(("features", _some(data.features)))
+        found.append(("features", some(data.features)))
     if not data.x.is_floating_point():
         found.append(("tokens", f"{int(data.x.min())} to {int(data.x.max())}"))
-    notes = (*data.notes, *_doubts(data))
+    notes = (*data.notes, *doubts(data))
     return [*found, ("tested", _tested(data)), *(("note", note) for note in notes)]
-
-
-def _doubts(data: Dataset) -> list[str]:
-    """What makes a number on test samples say less: equal rows, classes of one part only."""
-    if not data.keeps_test:
-        return []
-    rows = data.x.reshape(len(data.x), -1).numpy()
-    keys = np.array([hash(row.tobytes()) for row in rows])
-    if data.test is None:
-        if data.gap is not None:  # parts are divided by time
-            return []
-        again = len(keys) - len(np.unique(keys))
-        text = f"{again:,} of {len(keys):,} samples are equal to another one in x: where parts are"
-        return [f"{text} drawn, some are trained and tested on"] if again else []
-    test = data.test.numpy()
-    found = _unlike(rows[~test], rows[test], data.x.shape[1:]) if data.x.is_floating_point() else []
-    if again := int(np.isin(keys[test], keys[~test]).sum()):
-        found.append(f"{again:,} of {test.sum():,} test samples are training samples too, equal x")
-    if data.task == "classes" and data.y.ndim == 1:
-        y = data.y.numpy()
-        new = np.setdiff1d(y[test], y[~test]).tolist()
-        if new:
-            named = [data.label_names[one] if data.label_names else str(one) for one in new]
-            count = int(np.isin(y[test], new).sum())
-            found.append(f"nobody trains on {_some(named)}: {count:,} test samples have that label")
-    return found
-
-
-UNLIKE = 20
-"""How many times as wide the numbers of a part may be before their scale is doubted."""
-LOOKED_AT = 1000
-"""Samples of a part that are looked at for that."""
-
-
-def _unlike(train: np.ndarray, test: np.ndarray, shape: Sequence[int]) -> list[str]:
-    """A note where the numbers of one part are far wider than those of the other.
-
-    Nine tenths of the numbers are compared: of each column of a table, of all pixels of images.
-
-    Args:
-        train: training samples, shape (m, F).
-        test: test samples, shape (n, F).
-        shape: of one sample.
-    """
-    parts = [part[:: len(part) // LOOKED_AT + 1] for part in (train, test)]
-    if len(shape) > 1:
-        parts = [part.reshape(-1, 1) for part in parts]
-    low, high = np.stack([np.quantile(part, (0.05, 0.95), axis=0) for part in parts], axis=1)
-    widths = high - low
-    wide = (widths.min(axis=0) > 0) & (widths.max(axis=0) > UNLIKE * widths.min(axis=0))
-    if not wide.any():
-        return []
-    at = int(wide.argmax())
-    first, second = (f"{low[part, at]:.4g}..{high[part, at]:.4g}" for part in (0, 1))
-    where = "" if len(shape) > 1 else f"of number {at + 1} of a sample, "
-    return [
-        f"{where}most training values are {first}, most test values {second}: if the parts were"
-        " scaled apart, scale them alike"
-    ]
 
 
 def targets(data: Dataset) -> list[tuple[str, str]]:
@@ -272,12 +213,12 @@ def targets(data: Dataset) -> list[tuple[str, str]]:
         none = int((data.y.sum(dim=1) == 0).sum())
         shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True)]
         rest = f"; {none:,} samples have none" if none else ""
-        return [("labels", f"any number for each sample: {_some(shown)}{rest}")]
+        return [("labels", f"any number for each sample: {some(shown)}{rest}")]
     if data.y.ndim > 1:
         return []
     counts = torch.bincount(data.y, minlength=data.classes).tolist()
     shown = [f"{name} {count:,}" for name, count in zip(named, counts, strict=True) if count]
-    return [("labels", _some(shown))]
+    return [("labels", some(shown))]
 
 
 def _range(name: str, column: torch.Tensor) -> str:
@@ -307,12 +248,6 @@ def _tested(data: Dataset) -> str:
     if data.gap is not None:
         return f"the last part of each domain in time, {data.gap:,} samples after the others"
     return "a part that suites draw"
-
-
-def _some(names: Sequence[str], most: int = 20) -> str:
-    """The first names, and how many more there are."""
-    more = f", and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def compare_md5(name: str, root: Path) -> list[str]:

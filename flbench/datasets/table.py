@@ -51,7 +51,6 @@ import torch
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.columns import (
     codes,
-    far_ones,
     features_of,
     groups_of,
     id_of,
@@ -59,8 +58,6 @@ from flbench.datasets.columns import (
     is_missing,
     is_number_again,
     numbers_of,
-    one_label_each,
-    other_units,
     part_in,
     refused_ids,
     stand_ins,
@@ -119,9 +116,10 @@ def table(root: Path, argument: str) -> Dataset:
     for at, one in enumerate(targets):
         if one in targets[:at]:
             raise damaged(path, f"?label={','.join(targets)}: '{one}' is there twice")
-        if one in given and (ours := options.get("client", "client")) == one:
+        if one in given and one in (options.get(name, name) for name in RESERVED):
             raise damaged(
-                path, f"column '{ours}' says whose a row is: expected another column to predict"
+                path, f"column '{one}' says whose a row is, or of which part: expected another one"
+                " to predict"
             )  # fmt: skip
         if one not in given:
             raise damaged(
@@ -186,17 +184,6 @@ def table(root: Path, argument: str) -> Dataset:
     if task != "labels":
         rows = "leave these rows out"
         notes += [note for name in targets for note in stand_ins(name, columns[name], rows)]
-    asked_about = [*measured, *(targets if task == "numbers" else ())]
-    notes += [
-        note
-        for name in asked_about
-        if not stand_ins(name, columns[name])
-        for note in far_ones(name, columns[name])
-    ]
-    if "client" in columns and task == "numbers":
-        notes += [n for one in targets for n in other_units(one, columns[one], columns["client"])]
-    if "client" in columns and task == "classes":
-        notes += one_label_each(columns[targets[0]], columns["client"])
     notes += [note for name in measured for note in codes(name, columns[name])]
     notes += [
         note

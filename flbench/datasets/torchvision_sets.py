@@ -6,7 +6,6 @@ A run never downloads files; `flbench data NAME --fetch` does.
 from __future__ import annotations
 
 import hashlib
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from flbench.core import torchvision_compat as torchvision_compat
 from flbench.core.dataset import Dataset, DatasetInfo
 from flbench.datasets.files import Pixels, checked, damaged, expect, joined, scaled
+from flbench.errors import warn_once
 
 IDX = (
     "train-images-idx3-ubyte",
@@ -94,7 +94,7 @@ def known_pixels(name: str, root: Path) -> Pixels:
     expect(name, root, files)
     pixels = torchvision_pixels(KINDS[name], root / files[0], root, 10)
     if len(pixels.y) == ABOUT[name].samples and (why := unlike_the_originals(name, root, pixels)):
-        logging.getLogger("flbench").warning("%s: %s under %s", name, why, root)
+        warn_once(f"{name}: {why} under {root}")
     return pixels
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flbench.core.dataset import Dataset, DatasetInfo
-from flbench.errors import BadParameter, MissingData, PluginError, UserError
+from flbench.errors import BadParameter, MissingData, PluginError, UserError, warn_once
 from flbench.plugin.isolation import produced
 from flbench.plugin.registry import entries, find, load_entry
 from flbench.tasks import TaskName
@@ -69,10 +68,9 @@ def _tell_of_another_count(name: str, load: object, root: Path, count: int) -> N
     found = find_files(root) if callable(find_files) else None
     if found is not None and not found.whole:
         return
-    logging.getLogger("flbench").warning(
-        "%s: the files under %s give %s samples, the complete data set has %s: is one of them"
-        " another file?",
-        *(name, root, f"{count:,}", f"{about.samples:,}"),
+    warn_once(
+        f"{name}: the files under {root} give {count:,} samples, the complete data set has"
+        f" {about.samples:,}: is one of them another file?"
     )
 
 

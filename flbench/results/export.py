@@ -93,7 +93,7 @@ COLUMNS: Mapping[ExportFile, tuple[ExportColumn, ...]] = {
         ExportColumn(
             "tuned_lr", "number", "learning rate that was searched for; null = the suite's"
         ),
-        ExportColumn("tuned_both", "flag", "both were searched for together; null = not tuned"),
+        ExportColumn("tuned_both", "flag", "rate and parameters in one search; null = not tuned"),
         ExportColumn("suite_version", "whole", "version of the suite"),
         ExportColumn("partition", "text", "name of the partition"),
         ExportColumn("network", "text", "name of the network"),

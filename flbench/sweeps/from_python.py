@@ -257,7 +257,8 @@ def _plain(value: object) -> object:
 
     if hasattr(value, "detach") and getattr(value, "ndim", None) == 0:  # a tensor
         one = value.detach().cpu()
-        value = one.float().numpy()[()] if one.dtype.itemsize < 4 else one.numpy()[()]
+        is_short = one.dtype.is_floating_point and one.dtype.itemsize < 4  # numpy lacks some
+        value = (one.float() if is_short else one).numpy()[()]
     if isinstance(value, np.floating):
         return float(str(value))
     if isinstance(value, np.generic):
@@ -344,7 +345,7 @@ def _called(method: object) -> CalledMethod:
 
     entry, kind = own_method(method)
     given = [] if method is kind else [one for one in fields(kind) if one.init]
-    settings = {f"{entry.name}.{one.name}": getattr(method, one.name) for one in given}
+    settings = {f"{entry.name}.{one.name}": _plain(getattr(method, one.name)) for one in given}
     own = {("methods", entry.name): (entry, kind)} if entry.distribution == PACKAGE else {}
     return CalledMethod(entry.name, settings, own, whole=method is not kind)
 
@@ -445,11 +446,17 @@ def _refuse_two_values(shared: Mapping[str, object], method: CalledMethod) -> No
         for own, other in method.settings.items():
             (owner, _, name), (mine, _, its) = key.rpartition("."), own.rpartition(".")
             is_parameter = name == its and {owner, mine} <= owners and "" in (owner, mine)
-            if (key == own or is_parameter) and repr(value) != repr(other):
+            if (key == own or is_parameter) and not _is_same(value, other):
                 raise BadParameter(
                     f"settings={{'{key}': {value!r:.80}}} and {method.name} has"
                     f" {its}={other!r:.80}: give one of them"
                 )
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two values of a setting are one, as 1 and 1.0 are, and nan and nan."""
+    is_numbers = all(isinstance(value, int | float) for value in (one, other))
+    return repr(one) == repr(other) or (is_numbers and one == other)
 
 
 def _error_of(outcome: Outcome) -> FlbenchError:

@@ -340,32 +340,6 @@ def test_many_numbers_as_labels_are_pointed_out(
     assert all("task=numbers" in note for note in found)
 
 
-def test_what_may_be_a_mistake_in_numbers_is_pointed_out(tmp_path: Path) -> None:
-    """One of 31 rows a million times as large; a client in thousandths of the others' unit."""
-    values = [str((7 * row) % 31 / 10) for row in range(31)]
-    far = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate([*values, "1e6"]))])
-    (note,) = loaded(tmp_path, far, "?task=numbers").notes
-    assert mentions(note, "column label", "1e+06 (1 in all)")
-    incomes = [f"{10 ** (row / 5):g}" for row in range(31)]
-    wide = "\n".join(["label,a", *(f"{one},{row % 7}" for row, one in enumerate(incomes))])
-    assert loaded(tmp_path, wide, "?task=numbers").notes == (), "numbers of all sizes"
-    sizes = {"x": 1, "y": 1, "z": 1000}
-    rows = [(client, sizes[client] * (1 + row % 5)) for client in sizes for row in range(10)]
-    units = "\n".join(
-        ["client,label,a", *(f"{c},{y},{row % 7}" for row, (c, y) in enumerate(rows))]
-    )
-    (note,) = loaded(tmp_path, units, "?task=numbers").notes
-    assert mentions(note, "column label", "client z", "1,000 times")
-
-
-def test_a_client_that_says_the_label_is_pointed_out(tmp_path: Path) -> None:
-    rows = [(client, label) for client, label in (("x", "a"), ("y", "b"), ("z", "b"))] * 4
-    text = "\n".join(["client,label,a", *(f"{c},{y},{row % 7}" for row, (c, y) in enumerate(rows))])
-    (note,) = loaded(tmp_path, text).notes
-    assert mentions(note, "each client", "one label")
-    assert loaded(tmp_path, text + "\nx,b,3").notes == ()
-
-
 def test_rows_that_go_need_no_label(tmp_path: Path) -> None:
     text = "\n".join(["label,a", *(f"{'xy'[row % 2]},{row % 5}" for row in range(12)), ",", ","])
     assert len(loaded(tmp_path, text, "?missing=drop").y) == 12
@@ -374,10 +348,12 @@ def test_rows_that_go_need_no_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["?label=y,y&task=numbers", "?label=client", "?label=y,client&task=numbers"]
+    "asked",
+    ["?label=y,y&task=numbers", "?label=client", "?label=y,client&task=numbers", "?label=split"],
 )
 def test_a_target_is_named_once_and_is_no_client(tmp_path: Path, asked: str) -> None:
-    text = "\n".join(["client,y,a", *(f"{row % 3},{row / 7},{row % 5}" for row in range(12))])
+    rows = (f"{row % 3},{row / 7},{row % 5},{'train' if row % 4 else 'test'}" for row in range(12))
+    text = "\n".join(["client,y,a,split", *rows])
     with pytest.raises(UserError, match=r"there twice|says whose a row is"):
         loaded(tmp_path, text, asked)
 
@@ -386,7 +362,7 @@ def test_a_target_is_named_once_and_is_no_client(tmp_path: Path, asked: str) -> 
     ("other", "rows", "notes"),
     [
         ("-999", 2, 1), ("-999.0", 2, 1), ("99", 3, 1), ("9999", 2, 1),
-        ("-99", 1, 0), ("9.9", 2, 0), ("3.5", 2, 0), ("100", 2, 0),
+        ("-999", 1, 0), ("9.9", 2, 0), ("3.5", 2, 0), ("100", 2, 0),
     ],
 )  # fmt: skip
 def test_a_number_in_place_of_a_missing_value_is_pointed_out(

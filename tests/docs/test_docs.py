@@ -21,7 +21,7 @@ from arguments_page import page as arguments_page
 from committed import committed_tables
 from interval_coverage_page import page as interval_coverage_page
 from made_results import made, write
-from natural_page import FACTS, RATES, chosen_rate, table_of
+from natural_page import FACTS, RATES, chosen_rate, natural_suites, table_of
 from natural_page import page as natural_page
 from planted_bugs_page import page as planted_bugs_page
 from reference_pages import PAGES as REFERENCE_PAGES
@@ -150,6 +150,8 @@ def test_what_the_readme_counts_is_there() -> None:
     for number, kind in counts:
         ours = [one for one in entries(kind).values() if one.distribution == "flbench"]
         assert int(number) == len(ours), kind
+    (word,) = re.findall(r"(\w+) suites have \[clients that nobody drew\]", README)
+    assert len(natural_suites()) == {"Ten": 10, "Eleven": 11, "Twelve": 12}[word]
     (word,) = re.findall(r"tables of (\w+) papers", README)
     papers = [path for path in (ROOT / "docs" / "papers").glob("*.md")]
     assert len(papers) == len(entries("papers")) == {"four": 4, "five": 5}[word]

@@ -35,6 +35,7 @@ from flbench.results.files import read_result
 from flbench.results.schema import VOLATILE, Result
 from flbench.submission.admission import gathered, problems
 from flbench.submission.auditing import verify_file
+from flbench.sweeps.from_python import _called, _plain, _refuse_two_values
 
 SUITE = """
 version = 1
@@ -342,6 +343,26 @@ def test_numbers_of_numpy_and_torch_are_those_of_python(suite: Path) -> None:
         )
     }  # fmt: skip
     assert len(marks) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (torch.tensor(5, dtype=torch.int8), 5), (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+        (torch.tensor(True), True), (np.bool_(False), False), (np.float16(0.1), 0.1),
+        ({"a": (np.int64(2), "b")}, {"a": (2, "b")}),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_library_keeps_its_kind(given: object, plain: object) -> None:
+    found = _plain(given)
+    assert (found, type(found)) == (plain, type(plain))
+
+
+def test_equal_numbers_are_one_value(suite: Path) -> None:
+    for mu, other in ((1, 1.0), (float("nan"), float("nan")), (0.5, np.float32(0.5))):
+        _refuse_two_values({"mu": mu}, _called(("fedprox", {"mu": other})))
+    with pytest.raises(BadParameter, match="give one of them"):
+        _refuse_two_values({"mu": 1}, _called(("fedprox", {"mu": 2})))
 
 
 def test_who_leaves_the_debugger_leaves_the_call(suite: Path) -> None:

@@ -35,8 +35,8 @@ from flbench.testing.small_run import small_suite
 from flbench.testing.subprocesses import ProcessFailed, in_fresh_process, in_process_group
 
 METHODS = [name for name, entry in entries("methods").items() if entry.distribution == "flbench"]
-MANY = ("pfedlia", "flis-hc")
-"""Methods that make most checks here: one that scores by models, one that scores by answers."""
+PAPERS = ("pfedlia", "flis-dc", "flis-hc", "fedc2i", "dc-pfl")
+"""The systems that flbench exists for."""
 ALWAYS = ("usual-run", "every-hook-answers")
 """Checks that no method is spared."""
 
@@ -47,9 +47,9 @@ PLANTED = {law: law.title().replace("-", "") for law in CHECKS}
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_built_in_method_conforms(method: str) -> None:
-    """Two methods make most checks, others two of them; `tox -e long` makes all of each."""
+    """The methods of the papers make most checks, others two; `tox -e long` makes all of each."""
     most = [name for name in CHECKS if name not in LONG_CHECKS]
-    conforms(method, most if method in MANY else ALWAYS)
+    conforms(method, most if method in PAPERS else ALWAYS)
 
 
 @pytest.mark.slow

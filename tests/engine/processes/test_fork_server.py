@@ -44,13 +44,7 @@ WITHOUT = "import multiprocessing; multiprocessing.get_all_start_methods = lambd
 """Takes the server away, as it is on a system that cannot pass open files to other processes."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("", marks=pytest.mark.long, id="server"),
-        pytest.param(WITHOUT, id="none"),
-    ],
-)
+@pytest.fixture(scope="module", params=["", WITHOUT], ids=["server", "no server"])
 def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
