@@ -16,6 +16,8 @@ from statistics import mode
 import numpy as np
 from scipy import stats
 
+from flbench.leaderboard.grouping import searches
+from flbench.leaderboard.kinds import kind_of
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.statistics import FEW_SEEDS, average_ranks, difference, holm
@@ -37,20 +39,20 @@ MANY_CLIENTS = 1000
 ALONE = ("local-only", "linear-alone", "boosting-alone", "own-majority")
 """Methods of which a client needs nobody else."""
 NOT_RUN = "Not run: no result files of it are in `leaderboard/results`."
-RATE = "learning rate"
-"""How the searches end that are for a learning rate."""
 HEAD = f"""\
 ## Clients that nobody drew
 
 The clients of the [natural federations](natural.md) are persons, schools, states, plots and roles
 as they are. A difference is how much better the first one is, mean over clients and seeds, in
-units of the headline (accuracy; of RMSE the difference of errors), with its 95 % interval; ° = of
-fewer than {FEW} seeds: the interval is over clients, each of whom counts once, whatever the number
-of seeds, and says nothing of other seeds. With more seeds it is the wider one of two t intervals,
-over seeds and over clients: of four seeds the first has three degrees of freedom, so few methods
-pass there that would by the clients of two. Methods are at their defaults, and ranked: those that
-have all data in one place or know the true groups are only compared with. That the best of many is
-chosen after the fact is corrected for in the column *after Holm* alone.
+units of the headline (accuracy; of RMSE the difference of errors), over the seeds that both rows
+have, with its 95 % interval; ° = of fewer than {FEW} seeds: the interval is over clients, each of
+whom counts once, whatever the number of seeds, and says nothing of other seeds. With more seeds it
+is the wider one of two t intervals, over seeds and over clients. The interval over four seeds is
+wide, so a method may pass with two seeds, where clients alone count, and not with four. Methods are
+at their defaults, and ranked: those that have all data in one place or know the true groups are
+only compared with. Where most methods of a table have several seeds, those of one seed are left
+out. That the best of many is chosen after the fact is corrected for in the column *after Holm*
+alone.
 """
 
 
@@ -139,8 +141,12 @@ def is_natural(table: Table) -> bool:
 
 
 def defaults(table: Table) -> dict[str, TableRow]:
-    """The ranked rows at their methods' defaults, the best first, by method."""
+    """The ranked rows at their methods' defaults, the best first, by method.
+
+    Of a table that has rows of several seeds, only these: one seed says nothing of others.
+    """
     rows = [row for row in table.compared if row.default and "+" not in row.method]
+    rows = [row for row in rows if len(row.seeds) > 1] or rows
     return {row.method: row for row in sorted(rows, key=lambda row: row.order)}
 
 
@@ -234,7 +240,8 @@ def alone(found: Sequence[Table]) -> list[str]:
             shown, over(best, local), *counted([*rows.values()], local),
         ])  # fmt: skip
         others.append([
-            named(table), value(full), over(best, full), *counted([*rows.values()], full)[:2],
+            named(table), value(full), over(full, local),
+            over(best, full), *counted([*rows.values()], full)[:2],
             value(own), over(local, own), counted([*rows.values()], own)[0],
             f"`{most.name}` {value(most)}" if most else "not run", over(best, most),
             *counted([*rows.values()], most)[:2],
@@ -246,7 +253,7 @@ def alone(found: Sequence[Table]) -> list[str]:
                 ("worse", False)]  # fmt: skip
     better = [("methods better than it", False), ("after Holm", False)]
     further = [("federation", True), ("`local-only` in full", False),
-               ("the best method over it", True), *better,
+               ("over `local-only`", True), ("the best method over it", True), *better,
                ("`own-majority`", False), ("`local-only` over it", True),
                ("methods better than it", False), ("best alone", True),
                ("the best method over it", True), *better]  # fmt: skip
@@ -280,7 +287,7 @@ def in_short(tables: Sequence[Table]) -> list[str]:
         if best is None or most is None or over_it is None:
             continue
         found += 1
-        sure = counted([*rows.values()], most)[1]
+        sure = counted([*rows.values()], most)[2]
         others = sum(row is not most for row in rows.values())
         if int(sure):
             above.append(f"{named(table)} ({sure} of {others})")
@@ -290,7 +297,7 @@ def in_short(tables: Sequence[Table]) -> list[str]:
     if not found:
         return []
     say = f"On {len(above)} of {found} tables of clients that nobody drew, methods are above the"
-    say += " best that a client does alone, also where their number is corrected for"
+    say += " best that a client does alone by the test over clients, corrected for their number"
     also = f"On {len(below)} of {found} the best that a client does alone is above every method"
     return [
         f"{text}: {listed(names)}." if names else f"{text}."
@@ -458,36 +465,66 @@ def _predicted(table: Table, others: Sequence[Table]) -> str:
 
 
 def rates(found: Sequence[Table]) -> list[str]:
-    """Does a better learning rate change the order?"""
-    lines = []
-    for table in found:
-        usual = {row.method: row for row in table.main if row.default}
-        tuned = {row.method: row for row in table.tuned if row.search.endswith(RATE)}
-        names = [name for name in usual if name in tuned and not usual[name].reference]
-        pairs = {name: common_seeds(usual[name], tuned[name]) for name in sorted(names)}
-        pairs = {name: pair for name, pair in pairs.items() if pair is not None}
-        if len(pairs) < LEAST:
-            continue
-        before, after = (np.array([pair[at] for pair in pairs.values()]) for at in (0, 1))
-        order = [name for _, name in sorted(zip(-after, pairs, strict=True))]
-        first = next(name for _, name in sorted(zip(-before, pairs, strict=True)))
-        own = float(table.settings["local"]["lr"])
-        moved = sum(tuned[name].tuning.lr != own for name in pairs)  # type: ignore[union-attr]
-        gains = [one for name in pairs if (one := gain(tuned[name], usual[name])) is not None]
-        lines.append([
-            named(table), str(len(pairs)), kendall(before, after).text, f"{moved} of {len(pairs)}",
-            f"{np.mean(after - before):+.3f}", f"{sum(one.low > 0 for one in gains)}",
-            f"`{first}`, then {1 + order.index(first)}", f"`{order[0]}`", searched_on(tuned),
-        ])  # fmt: skip
-    headings = [("federation", True), ("methods", False), ("Kendall's tau", True),
-                ("took another rate", False), ("mean gain", False), ("better by interval", False),
-                ("best before, and its place after", True), ("best after", True),
+    """Does a better learning rate change the order, and do better parameters?"""
+    lines = [
+        [named(table), *cells]
+        for table in found
+        for search in searches(row for row in table.tuned if row.tuning and row.tuning.lr)
+        if (cells := _of_search(table, search))
+    ]
+    headings = [("federation", True), ("sets that were tried", False), ("methods", False),
+                ("Kendall's tau", True), ("took another rate", False), ("mean gain", False),
+                ("better by interval", False), ("best before, and its place after", True),
+                ("best after", True), ("over `local-only`, tuned too", True),
                 ("seeds of the search, scored", False)]  # fmt: skip
     text = "At the suite's learning rate, and with the best of a few multiples of it, which each"
-    text += " method chose on validation samples of other seeds ([tuning](tuning.md)). With one"
-    text += " seed of the search, a few samples of each client choose."
+    text += " method chose on validation samples of other seeds ([tuning](tuning.md)); *both* = its"
+    text += " parameters were searched for with the rate. With one seed of the search, a few"
+    text += " samples of each client choose."
+    trials, seconds = searched(found)
+    if trials:
+        text += f" The searches of these and other natural tables ran {trials:,} trials, about"
+        text += f" {seconds / 3600:.1f} hours by the seconds of the rows that they found."
     return answer("Does a better learning rate change the order?", text, grid(
         headings, lines) if lines else [])  # fmt: skip
+
+
+def _of_search(table: Table, search: str) -> list[str]:
+    """What a search says, without the table's name; [] = it is of few methods."""
+    usual = {row.method: row for row in table.main if row.default}
+    tuned = {row.method: row for row in table.tuned if row.search == search}
+    names = [name for name in usual if name in tuned and not usual[name].reference]
+    pairs = {name: common_seeds(usual[name], tuned[name]) for name in sorted(names)}
+    pairs = {name: pair for name, pair in pairs.items() if pair is not None}
+    if len(pairs) < LEAST:
+        return []
+    before, after = (np.array([pair[at] for pair in pairs.values()]) for at in (0, 1))
+    order = [name for _, name in sorted(zip(-after, pairs, strict=True))]
+    first = next(name for _, name in sorted(zip(-before, pairs, strict=True)))
+    own = float(table.settings["local"]["lr"])
+    moved = sum(tuned[name].tuning.lr != own for name in pairs)  # type: ignore[union-attr]
+    gains = [one for name in pairs if (one := gain(tuned[name], usual[name])) is not None]
+    best = tuned[order[0]]
+    tried = f"{best.budget}{', both' * best.tuning.both}"  # type: ignore[union-attr]
+    return [
+        tried, str(len(pairs)), kendall(before, after).text, f"{moved} of {len(pairs)}",
+        f"{np.mean(after - before):+.3f}", f"{sum(one.low > 0 for one in gains)}",
+        f"`{first}`, then {1 + order.index(first)}", f"`{order[0]}` {value(best)}",
+        over(best, tuned.get("local-only")), searched_on(tuned),
+    ]  # fmt: skip
+
+
+def searched(found: Sequence[Table]) -> tuple[int, float]:
+    """How many trials the searches of some tables ran, and about how many seconds they took.
+
+    A trial is taken to last as long as the rows do that the search found.
+    """
+    trials, seconds = 0, 0.0
+    for row in (row for table in found for row in table.tuned if row.tuning):
+        own = row.tuning.tried * len(row.tuning.seeds)  # type: ignore[union-attr]
+        trials += own
+        seconds += own * float(np.mean([one.seconds["total"] for one in row.results]))
+    return trials, seconds
 
 
 def searched_on(tuned: Mapping[str, TableRow]) -> str:
@@ -534,25 +571,33 @@ def many_clients(found: Sequence[Table]) -> list[str]:
 
 
 def lacking(found: Sequence[Table]) -> list[str]:
-    """Which installed methods have no row?"""
+    """Which installed methods have no row? Named are they where most have one."""
     installed = {one.name for one in method_infos() if one.package.startswith("flbench ")}
     lines = []
     for table in found:
         undefined = {name for name, _ in table.undefined}
-        rest = sorted(installed - undefined - {row.method for row in table.rows})
-        names = ", ".join(f"`{name}`" for name in rest)
+        there = {row.method for row in table.rows}
+        rest = sorted(installed - undefined - there)
+        names = ", ".join(f"`{name}`" for name in rest) or "none"
         lines.append([
-            named(table), str(len({row.method for row in table.rows})),
+            named(table), str(len(there)),
             ", ".join(f"`{name}`" for name in sorted(undefined)) or "none",
-            names if len(rest) < FULL else f"{len(rest)} methods",
+            names if len(rest) <= len(there) else f"{len(rest)} methods",
         ])  # fmt: skip
     headings = [("federation", True), ("methods with a row", False), ("not defined there", True),
-                ("not run: most take long, some diverge", True)]  # fmt: skip
-    text = "Why a method is not defined stands on the page of the suite. `fedasync` and `fedbuff`"
-    text += " need a clock, which these suites have not; networks for text take long, so roles have"
-    text += " few methods."
+                ("not run, or came to no end", True)]  # fmt: skip
+    text = "Of natural clients, and of drawn ones the large tables of pictures. Why a method is not"
+    text += " defined stands on the page of the suite. `fedasync` and `fedbuff` need a clock, which"
+    text += " these suites have not; networks for text take long, so roles have few methods."
     return answer("Which installed methods have no row?", text, grid(
         headings, lines) if lines else [])  # fmt: skip
+
+
+def large_of_pictures(drawn: Sequence[Table]) -> list[Table]:
+    """The full tables of pictures, by name."""
+    pictures = [one for one in drawn if kind_of(one.settings, one.dataset) == "pictures"]
+    full = [one for one in pictures if len(defaults(one)) >= FULL]
+    return sorted(full, key=lambda one: (one.suite, one.dataset))
 
 
 def trained(table: Table) -> str:
@@ -573,7 +618,7 @@ def answer(title: str, text: str, table: Sequence[str]) -> list[str]:
 
 
 ANSWERS: Sequence[Callable[[Sequence[Table]], list[str]]] = (
-    alone, personal, clustered, rates, many_clients, lacking
+    alone, personal, clustered, rates, many_clients
 )  # fmt: skip
 
 
@@ -583,6 +628,7 @@ def answers(tables: Sequence[Table]) -> list[str]:
     drawn = [one for one in tables if not is_natural(one) and not one.joins_late]
     first, second, third, *rest = (part(found) for part in ANSWERS)
     parts = [first, second, third, predicted(found, drawn), *rest]
+    parts.append(lacking([*found, *large_of_pictures(drawn)]))
     seconds = [one.seconds["total"] for table in found for row in table.rows for one in row.results]
     spent = f"The {len(seconds):,} runs of these tables took {sum(seconds) / 3600:.0f} hours."
     lines = [*HEAD.split("\n"), *([spent, ""] if seconds else [])]

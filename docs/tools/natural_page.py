@@ -65,7 +65,8 @@ extra pins the versions, and each file is compared with its sha256 before it is 
 Without the packages, `--offline-data` runs a suite on a data set that needs no files.
 
 Where the data have no test part, a client's test samples are drawn by seed, and by chance
-(`split = "random"`): of stratified ones its training samples give the label shares away
+(`split = "random"`): in a stratified split its test samples have the label shares of its
+training samples
 ([finding](findings.md#test-samples-in-a-clients-own-label-shares-flatter-what-one-client-knows)).
 """
 ROWS = """\

@@ -7,23 +7,25 @@ The page is read from the files of `leaderboard/results`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from natural_answers import answers, in_full
+from natural_answers import answers, defaults, in_full
 from natural_answers import in_short as natural_in_short
 
 from flbench.leaderboard.audited import with_audits
 from flbench.leaderboard.headings import with_headings
+from flbench.leaderboard.kinds import by_kind as tables_by_kind
 from flbench.leaderboard.kinds import judged_alike
 from flbench.leaderboard.markdown import anchor, grid
 from flbench.leaderboard.pages import page_of
 from flbench.leaderboard.sentences import sentences
 from flbench.leaderboard.statistics import FEW_SEEDS, difference, holm, share_letter
 from flbench.leaderboard.table import Table, TableRow, client_headlines, same_clients, tables
-from flbench.leaderboard.who_wins import who_wins
+from flbench.leaderboard.who_wins import listed, who_wins
 from flbench.results.audits import LOG
 
 ROOT = Path(__file__).parents[2]
@@ -101,12 +103,21 @@ def kind_of(table: Table) -> str:
 
 
 def methods(table: Table) -> list[TableRow]:
-    """The rows at their methods' defaults that are no reference, the best first.
+    """The rows at their methods' defaults that are no reference, the best first."""
+    return [*defaults(table).values()]
 
-    Of a table that has rows of several seeds, only these: one seed says nothing of others.
-    """
-    rows = [row for row in table.compared if row.default and "+" not in row.method]
-    return [row for row in rows if len(row.seeds) > 1] or rows
+
+def hours(found: Sequence[Table]) -> str:
+    """How long the runs of all tables took, by kind of federation."""
+    spent = {
+        kind: sum(
+            one.seconds["total"] for table in some for row in table.rows for one in row.results
+        )
+        for kind, some in tables_by_kind(found).items()
+    }
+    named = listed([f"{kind} {seconds / 3600:.1f}" for kind, seconds in spent.items()])
+    text = f"All runs of the leaderboard took {sum(spent.values()) / 3600:.0f} hours, of one core"
+    return textwrap.fill(f"{text} or of several: {named}.", 100, break_on_hyphens=False)
 
 
 def size(row: TableRow) -> float:
@@ -169,11 +180,12 @@ def in_short(found: Sequence[Table]) -> list[str]:
     return [
         "## In short",
         "",
-        *(f"- {text}" for text in said),
-        "",
         "A score is by how many per cent the error of a method would shrink if it were the best",
-        "everywhere ([who wins](../leaderboard/README.md#who-wins)). Whatever the row, run",
-        "`local-only` and `own-majority` beside the method: they are what it must beat.",
+        "everywhere, the mean of kinds of federation, and 0 is best",
+        "([who wins](../leaderboard/README.md#who-wins)); in brackets its 95 % interval. Whatever",
+        "the row, run `local-only` and `own-majority` beside the method: it must beat them.",
+        "",
+        *(f"- {text}" for text in said),
     ]
 
 
@@ -182,8 +194,8 @@ def samples(table: Table) -> str:
     return f"{median(methods(table)[0].results[0].clients.train):,.0f}"
 
 
-def by_kind(found: Sequence[Table]) -> list[str]:
-    """Markdown: the best methods of each kind of federation."""
+def by_kind(found: Sequence[Table], every: Sequence[Table]) -> list[str]:
+    """Markdown: the best methods of each kind of federation; how long all tables took."""
     headings = [("your clients", True), ("suite", True)]
     headings += [
         (name, False) for name in ("clients", "training samples each", "rounds", "methods")
@@ -210,7 +222,8 @@ def by_kind(found: Sequence[Table]) -> list[str]:
         if full := in_full(table):
             cells[-1] += f" ({full.mean:.3f})"
         lines.append(cells)
-    return ["## By how clients differ", "", *LEFT_OUT.split("\n"), *grid(headings, lines)]
+    said = [*LEFT_OUT.split("\n"), hours(every), ""]
+    return ["## By how clients differ", "", *said, *grid(headings, lines)]
 
 
 def by_bytes(found: Sequence[Table]) -> list[str]:
@@ -339,7 +352,7 @@ def page(found: Sequence[Table]) -> str:
         made_from = f"{OF_TASKS} {made_from}"
     sections = [
         in_short(found),
-        by_kind(chosen),
+        by_kind(chosen, found),
         by_bytes(chosen),
         by_newcomers(found),
         by_purpose(found),

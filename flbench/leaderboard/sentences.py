@@ -77,7 +77,7 @@ def _against_lines(wins: WhoWins) -> Iterator[Sentence]:
         tables = f"{count}{of} table{'' if every == 1 else 's'}"
         yield Sentence(
             f"On {kind} ({tables}), {fewer} of {len(known.methods)} methods"
-            f" make{'s' if fewer == 1 else ''} less error than {alone.name}{best};"
+            f" make{'s' if fewer == 1 else ''} less error on average than {alone.name}{best};"
             f" {_saved(base)}.",
             kind,
         )

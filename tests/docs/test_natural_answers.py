@@ -28,6 +28,7 @@ from natural_answers import (
     predicted,
     rates,
     reference,
+    searched,
     spearman,
     with_itself,
 )
@@ -104,9 +105,9 @@ def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
     assert found[5:] == ["1 of 3", "1", "1", "1"], (
         "better: ditto, after Holm too; worse: own-majority"
     )
-    assert own[:4] == ["not run"] * 4
-    assert own[4] == "0.400" and own[5].startswith("+0.200 [") and own[6] == "2 of 2"
-    assert own[7:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1"]
+    assert own[:5] == ["not run"] * 5
+    assert own[5] == "0.400" and own[6].startswith("+0.200 [") and own[7] == "2 of 2"
+    assert own[8:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1"]
 
 
 def test_in_short_what_beats_a_client_alone(tmp_path: Path) -> None:
@@ -133,8 +134,9 @@ def test_training_alone_in_every_round(tmp_path: Path) -> None:
     table = table_of(tmp_path, *rows)
     found, own = both(alone([table]))
     assert found[1] == "0.600" and found[4] == "+0.150 [+0.150, +0.150]°"
-    assert own[:4] == ["0.700", "+0.050 [+0.050, +0.050]°", "1 of 3", "1"]
-    assert own[7].startswith("`local-only (") and own[8:] == [own[1], "1 of 3", "1"]
+    assert own[0] == "0.700" and own[1].startswith("+0.100 ["), "over as often as cohorts would"
+    assert own[2:5] == ["+0.050 [+0.050, +0.050]°", "1 of 3", "1"]
+    assert own[8].startswith("`local-only (") and own[9:] == [own[2], "1 of 3", "1"]
     row = in_full(table)
     assert row is not None and row.mean == 0.7
 
@@ -150,7 +152,7 @@ def test_beside_nobody_nothing_is_counted(tmp_path: Path) -> None:
     rows = natural("local-only", [55, 55, 65, 65], plugin=BASELINE)
     found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[2] == "-" and found[5:] == ["0 of 0", "0", "0", "0"]
-    assert own[7:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0"]
+    assert own[8:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0"]
 
 
 def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
@@ -163,15 +165,15 @@ def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
     ]
     found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[4] == "+0.150 [+0.150, +0.150]°"
-    assert own[7].startswith("`local-only") and own[7].endswith(" 0.800")
-    assert own[8:] == ["-0.050 [-0.050, -0.050]°", "0 of 4", "0"]
+    assert own[8].startswith("`local-only") and own[8].endswith(" 0.800")
+    assert own[9:] == ["-0.050 [-0.050, -0.050]°", "0 of 4", "0"]
 
 
 def test_what_lacks_is_not_run(tmp_path: Path) -> None:
     table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
     found, own = both(alone([table]))
     assert [found[1], *found[4:]] == ["not run"] * 6
-    assert own == ["not run"] * 11
+    assert own == ["not run"] * 12
     (found,) = cells(personal([table]))
     assert found == ["`ditto` 0.750", *["not run"] * 6]
     for empty in (alone([]), personal([]), clustered([]), rates([]), many_clients([])):
@@ -288,10 +290,33 @@ def test_whether_a_better_rate_changes_the_order(tmp_path: Path) -> None:
         tuning = Tuning(budget=3, tried=3, seeds=[1000], score="s", lr=0.3 if first else 0.1)
         correct = [90 if first else value] * 4
         tuned += natural(name, correct, tuning=tuning, config=f"tuned-{name}")
-    (found,) = cells(rates([table_of(tmp_path, *eight(accuracies), *tuned)]))
-    assert found[0] == "8"
-    assert found[1].startswith("+0.50 ["), "7 of 28 pairs changed: (21 - 7) / 28"
-    assert found[2:] == ["1 of 8", "+0.100", "1", "`fedprox`, then 2", "`fedavg`", "1, 2"]
+    lines = rates([table_of(tmp_path, *eight(accuracies), *tuned)])
+    (found,) = cells(lines)
+    assert found[:2] == ["3", "8"]
+    assert found[2].startswith("+0.50 ["), "7 of 28 pairs changed: (21 - 7) / 28"
+    assert found[3:7] == ["1 of 8", "+0.100", "1", "`fedprox`, then 2"]
+    assert found[7:] == ["`fedavg` 0.900", "not run", "1, 2"]
+    said = " ".join(" ".join(lines).split())
+    assert mentions(said, "ran 24 trials"), "three rates of eight methods"
+
+
+def test_what_was_searched_for_with_parameters_is_a_row_of_its_own(tmp_path: Path) -> None:
+    """The best of them is 20 points above training alone that was tuned as well."""
+    only = Tuning(budget=3, tried=3, seeds=[1000], score="s", lr=0.3)
+    both = Tuning(budget=12, tried=5, seeds=[1000, 1001], score="s", lr=0.3, both=True)
+    rows = eight([10, 20, 30, 40, 50, 60, 70, 80])
+    for name in [*METHODS, "local-only"]:
+        correct = [70 if name == "local-only" else 90 if name == "ditto" else 60] * 4
+        for kind, tuning in {"only": only, "both": both}.items():
+            rows += natural(name, correct, tuning=tuning, config=f"{kind}-{name}")
+    rows += natural("local-only", [50] * 4)
+    table = table_of(tmp_path, *rows)
+    first, second = cells(rates([table]))
+    assert [first[0], second[0]] == ["3", "12, both"]
+    assert first[7:9] == second[7:9] == ["`ditto` 0.900", "+0.200 [+0.200, +0.200]°"]
+    assert [first[9], second[9]] == ["1, 2", "2, 2"]
+    seconds = 9 * (3 + 10) * table.tuned[0].results[0].seconds["total"]
+    assert searched([table]) == (9 * (3 + 10), pytest.approx(seconds))
 
 
 def test_a_search_for_parameters_is_none_for_the_rate(tmp_path: Path) -> None:

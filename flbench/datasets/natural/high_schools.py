@@ -1,11 +1,12 @@
 """High schools, a control: the third of a student's mathematics score, in 160 American schools.
 
-A client is a school. This federation is dull, and here to show it: hardly any two methods can be
-told apart, and a model for each school is a little worse than a model for all, because schools
-differ little beyond what the features say. Features: sex, minority, the family's status, the
-school's sector. Left out: the mean status of the school and the status less that mean. A quarter of
-each school's students, the last ones in the table, is tested; the table is in no order that
-matters, and thirds are those of the training part. The true groups are the sectors.
+A client is a school. This federation is dull, and here to show it: corrected for their number,
+hardly any two methods can be told apart, and a model for each school is a little worse than a model
+for all, because schools differ little beyond what the features say. Features: sex, minority, the
+family's status, the school's sector. Left out: the mean status of the school and the status less
+that mean. A quarter of each school's students, the last ones in the table, is tested; the table is
+in no order that matters, and thirds are those of the training part. The true groups are the
+sectors.
 """
 
 from __future__ import annotations
