@@ -64,6 +64,17 @@ class Report:
     kept: Extras = field(default_factory=dict)
 
 
+def of_samples(features: Tensor) -> Tensor:
+    """Inputs of a head, if they are of samples, shape (b, d), and not of tokens, (b, T, d).
+
+    Raises:
+        Undefined: they are of tokens.
+    """
+    if features.ndim != 2:
+        raise Undefined("the network has features of each token, not of each sample")
+    return features
+
+
 class Batch:
     """Samples of one step, and what the client's model makes of them in one forward pass.
 
@@ -92,7 +103,7 @@ class Batch:
         if self._logits is None:
             has_head = head_of(self.module.net) is not None
             if self.module.loss_function is not mean_cross_entropy and has_head:
-                self._features, self._logits = self.module.features(self.x)
+                self._features, self._logits = self.module.head_inputs(self.x)
             else:
                 self._logits = self.module(self.x)
         return self._logits
@@ -115,13 +126,14 @@ class Batch:
         """What enters the head, shape (b, d).
 
         Raises:
-            Undefined: the network has no head, or the logits are those of other weights.
+            Undefined: the network has no head, or features of each token and not of a sample, or
+                the logits are those of other weights.
         """
         if self._features is None and self._logits is not None:
             raise Undefined("the features of these logits are not known")
         if self._features is None:
             self._features, self._logits = self.module.features(self.x)
-        return self._features
+        return of_samples(self._features)
 
 
 @dataclass
@@ -280,6 +292,15 @@ class ClientModule(LightningModule):
 
         Args:
             x: samples, shape (b, ...).
+
+        Raises:
+            Undefined: the network has no head, or features of each token and not of a sample.
+        """
+        features, logits = self.head_inputs(x)
+        return of_samples(features), logits
+
+    def head_inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As `features`, and of text the input of the head for each token, shape (b, T, d).
 
         Raises:
             Undefined: the network has no head.

@@ -247,7 +247,11 @@ class Context(ABC):
 
     @abstractmethod
     def features(self, models: Tensor, x: Tensor) -> Tensor:
-        """What enters the head of `models`, shape (m, W), on samples `x`, (b, ...): (m, b, d)."""
+        """What enters the head of `models`, shape (m, W), on samples `x`, (b, ...): (m, b, d).
+
+        Raises:
+            Undefined: the network has no head, or features of each token and not of a sample.
+        """
 
     @abstractmethod
     def fresh_initial(self, index: int) -> Tensor:

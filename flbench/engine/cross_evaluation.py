@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flbench.core.client_module import SERVER, ModuleCall, Received
+from flbench.core.client_module import SERVER, ModuleCall, Received, of_samples
 from flbench.core.model_bank import plain, row_of
 from flbench.core.networks import heads_of
 from flbench.engine.lanes.evaluation import (
@@ -117,8 +117,8 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     """Input of the head of every model, shape (m, len(x), d).
 
     Raises:
-        Undefined: the network has no head, or the models have different networks, whose features
-            differ in number.
+        Undefined: the network has no head, or features of each token and not of a sample, or the
+            models have different networks, whose features differ in number.
     """
     head_inputs: list[Tensor] = []
     layout = space.layout
@@ -127,7 +127,7 @@ def features_of(space: Workspace, models: Tensor, x: Tensor) -> Tensor:
     heads = (layout.head_name,) if layout.which is None else heads_of(space.module)
     hooks = [
         space.module.get_submodule(head).register_forward_pre_hook(
-            lambda _, inputs: head_inputs.append(inputs[0].float())
+            lambda _, inputs: head_inputs.append(of_samples(inputs[0]).float())
         )
         for head in heads
     ]

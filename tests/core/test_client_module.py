@@ -35,6 +35,21 @@ def test_a_network_that_is_its_own_head_gives_logits_and_features_together() -> 
     assert torch.equal(asked.features, x)
 
 
+def test_features_of_tokens_are_none_of_a_sample() -> None:
+    """A distance over their second axis would be one over time."""
+    module = ClientModule(nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7)), LocalTraining())
+    module.loss_function = lambda batch: batch.logits.sum()
+    x = torch.randint(7, (5, 3))
+    asked = Batch(module, x, x)
+    assert asked.logits.shape == (5, 3, 7), "a loss on logits needs no features"
+    for ask in (lambda: asked.features, lambda: Batch(module, x, x).features):
+        with pytest.raises(Undefined, match="features of each token"):
+            ask()
+    with pytest.raises(Undefined, match="features of each token"):
+        module.features(x)
+    assert module.head_inputs(x)[0].shape == (5, 3, 4)
+
+
 def test_logits_that_were_given_have_no_features() -> None:
     given = torch.zeros(5, 2)
     asked = batch(logits=given)

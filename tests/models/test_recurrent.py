@@ -9,7 +9,7 @@ from toy import Play
 
 from flbench.core.dataset import Dataset
 from flbench.core.networks import head_of, is_linear
-from flbench.errors import UserError
+from flbench.errors import Undefined, UserError
 from flbench.models.recurrent import GatedLayer, OneHotEmbedding, build
 
 
@@ -51,18 +51,38 @@ def test_all_layers_are_linear_so_lanes_take_it() -> None:
         build((1, 8, 8), 5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
-def test_it_learns_in_lanes_as_one_by_one(play_toy: Play, executor: str) -> None:
-    """The next token is the last but one: it has to remember."""
+def of_pairs() -> Dataset:
+    """60 samples of six clients: two tokens that repeat."""
     generator = torch.Generator().manual_seed(0)
     pairs = torch.randint(6, (60, 2), generator=generator)
     rows = pairs.repeat(1, 5)
     domains = torch.arange(60) // 10
-    data = Dataset("made", rows[:, :-1], rows[:, 1:], 6, domains)
+    return Dataset("made", rows[:, :-1], rows[:, 1:], 6, domains)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedrod", "knn-per", "moon"])
+def test_what_compares_features_of_samples_is_undefined_on_text(
+    play_toy: Play, method: str
+) -> None:
+    """moon compared what it took for features along the axis of time, and said nothing."""
+    with pytest.raises(Undefined, match="features of each token, not of each sample"):
+        play_toy(
+            method,
+            dataset=of_pairs(),
+            rounds=2,
+            participation=1.0,
+            partition={"name": "natural"},
+            model={"name": "recurrent", "hidden": 4},
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["sequential", "vectorised"])
+def test_it_learns_in_lanes_as_one_by_one(play_toy: Play, executor: str) -> None:
+    """The next token is the last but one: it has to remember."""
     found = play_toy(
         "fedavg",
-        dataset=data,
+        dataset=of_pairs(),
         executor=executor,
         rounds=6,
         participation=1.0,
