@@ -481,19 +481,25 @@ def blocks(scores: Mapping[str, Mapping[str, float]]) -> list[Block]:
     return [block(scores, methods) for _, _, methods in chosen]
 
 
-def widest(scores: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
+def widest(
+    scores: Mapping[str, Collection[str]], cells: bool = False
+) -> tuple[list[str], list[str]]:
     """The methods and the tables that compare the most pairs without gaps; one table may do.
 
     Args:
         scores: table -> its methods.
+        cells: choose by the most numbers and not by the most pairs, where each table stands for
+            much, as a kind of federation does: then breadth counts for more.
 
     Example:
         >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "d"], "u": ["b"]})
         (['a', 'b', 'd'], ['t'])
+        >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "d"], "u": ["b"]}, cells=True)
+        (['a', 'b'], ['s', 't'])
         >>> widest({"s": ["a", "b", "c"], "t": ["a", "b", "c", "d"], "u": ["b", "c"]})
         (['a', 'b', 'c'], ['s', 't'])
     """
-    _, _, methods = max(_sizes(scores), key=_pairs, default=(0, 0, []))
+    _, _, methods = max(_sizes(scores), key=_cells if cells else _pairs, default=(0, 0, []))
     return methods, sorted(table for table, row in scores.items() if set(methods) <= set(row))
 
 

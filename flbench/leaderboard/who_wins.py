@@ -1,10 +1,10 @@
 """Who wins: one score for each method over the kinds of federation, and what it costs.
 
 A kind's number is the improvability of a method over the tables of that kind that compare the
-most pairs of methods without a gap; the score is the mean over the kinds that do so. Nothing that
-is missing is filled in: what a method was not run on has no number, and a method that lacks one of
-those kinds has no score. Rows that are not ranked stand among them as lines to read
-against; a number of theirs that lacks tables says so.
+most pairs of methods without a gap; the score is the mean over the kinds that have the most numbers
+without a gap. Nothing that is missing is filled in: what a method was not run on has no number, and
+a method that lacks one of those kinds has no score. Rows that are not ranked stand among them as
+lines to read against; a number of theirs that lacks tables says so.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def who_wins(found: Sequence[Table]) -> WhoWins | None:
             kinds[kind] = numbers
     if not kinds:
         return None
-    common, scored = widest({kind: one.methods for kind, one in kinds.items()})
+    common, scored = widest({kind: one.methods for kind, one in kinds.items()}, cells=True)
     scored = [kind for kind in kinds if kind in scored]
     rows = _rows(kinds.values())
     scores = _scores(kinds, scored, common)

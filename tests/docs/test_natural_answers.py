@@ -22,6 +22,7 @@ from natural_answers import (
     in_short,
     kendall,
     lacking,
+    large_of_pictures,
     many_clients,
     overall,
     personal,
@@ -40,6 +41,7 @@ from flbench.results.schema import Result, Tuning
 NATURAL = {"name": "plots", "partition": {"name": "natural"}, "local": {"epochs": 2, "lr": 0.1}}
 DRAWN = {"name": "drawn", "partition": {"name": "iid"}}
 BASELINE = {"baseline": True}
+PICTURES: dict[str, Any] = {"suite": DRAWN, "mark": "drawn000", "dataset": "cifar10"}
 
 
 def natural(method: str, correct: list[int], **fields: Any) -> list[Result]:
@@ -105,9 +107,9 @@ def test_whether_anything_beats_training_alone(tmp_path: Path) -> None:
     assert found[5:] == ["1 of 3", "1", "1", "1"], (
         "better: ditto, after Holm too; worse: own-majority"
     )
-    assert own[:5] == ["not run"] * 5
-    assert own[5] == "0.400" and own[6].startswith("+0.200 [") and own[7] == "2 of 2"
-    assert own[8:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1"]
+    assert own[:6] == ["not run"] * 6
+    assert own[6] == "0.400" and own[7].startswith("+0.200 [") and own[8] == "2 of 2"
+    assert own[9:] == ["`local-only` 0.600", "+0.150 [+0.150, +0.150]°", "1 of 3", "1", "1"]
 
 
 def test_in_short_what_beats_a_client_alone(tmp_path: Path) -> None:
@@ -135,8 +137,8 @@ def test_training_alone_in_every_round(tmp_path: Path) -> None:
     found, own = both(alone([table]))
     assert found[1] == "0.600" and found[4] == "+0.150 [+0.150, +0.150]°"
     assert own[0] == "0.700" and own[1].startswith("+0.100 ["), "over as often as cohorts would"
-    assert own[2:5] == ["+0.050 [+0.050, +0.050]°", "1 of 3", "1"]
-    assert own[8].startswith("`local-only (") and own[9:] == [own[2], "1 of 3", "1"]
+    assert own[2:6] == ["+0.050 [+0.050, +0.050]°", "1 of 3", "1", "1"]
+    assert own[9].startswith("`local-only (") and own[10:] == [own[2], "1 of 3", "1", "1"]
     row = in_full(table)
     assert row is not None and row.mean == 0.7
 
@@ -152,7 +154,7 @@ def test_beside_nobody_nothing_is_counted(tmp_path: Path) -> None:
     rows = natural("local-only", [55, 55, 65, 65], plugin=BASELINE)
     found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[2] == "-" and found[5:] == ["0 of 0", "0", "0", "0"]
-    assert own[8:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0"]
+    assert own[9:] == ["`local-only` 0.600", "+0.000 [+0.000, +0.000]°", "0 of 0", "0", "0"]
 
 
 def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
@@ -165,15 +167,15 @@ def test_the_best_of_what_a_client_can_do_alone(tmp_path: Path) -> None:
     ]
     found, own = both(alone([table_of(tmp_path, *rows)]))
     assert found[4] == "+0.150 [+0.150, +0.150]°"
-    assert own[8].startswith("`local-only") and own[8].endswith(" 0.800")
-    assert own[9:] == ["-0.050 [-0.050, -0.050]°", "0 of 4", "0"]
+    assert own[9].startswith("`local-only") and own[9].endswith(" 0.800")
+    assert own[10:] == ["-0.050 [-0.050, -0.050]°", "0 of 4", "0", "0"]
 
 
 def test_what_lacks_is_not_run(tmp_path: Path) -> None:
     table = table_of(tmp_path, *natural("ditto", [70, 70, 80, 80]))
     found, own = both(alone([table]))
     assert [found[1], *found[4:]] == ["not run"] * 6
-    assert own == ["not run"] * 12
+    assert own == ["not run"] * 14
     (found,) = cells(personal([table]))
     assert found == ["`ditto` 0.750", *["not run"] * 6]
     for empty in (alone([]), personal([]), clustered([]), rates([]), many_clients([])):
@@ -254,7 +256,7 @@ def test_orders_on_drawn_clients_beside_those_on_natural_ones(
     assert all_digits == one == found.text
     assert others == "-", "there is no other natural table"
     text = "\n".join(answers([digits, plots]))
-    assert f"is not defined): {found.text}." in " ".join(text.split())
+    assert f"are not defined): {found.text}." in " ".join(text.split())
 
 
 def test_the_order_of_one_seed_beside_that_of_the_others(tmp_path: Path) -> None:
@@ -341,6 +343,29 @@ def test_which_methods_have_no_row(tmp_path: Path) -> None:
     assert found == [str(len(rest)), "`scaffold`", "`apple`, `fedc2i`"]
     (found,) = cells(lacking([table_of(tmp_path / "few", *natural("apfl", [50, 60, 70, 80]))]))
     assert found == ["1", "none", f"{len(own) - 1} methods"]
+
+
+def test_of_drawn_clients_the_large_tables_of_pictures_say_what_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natural_answers.FULL", 3)
+    few = [one for name in METHODS[:2] for one in natural(name, [50] * 4, suite=DRAWN, mark="few")]
+    rows = [one for name in METHODS for one in natural(name, [50] * 4, **PICTURES)]
+    found = tables(write(tmp_path, *rows, *few))
+    (chosen,) = large_of_pictures(found)
+    assert chosen.dataset == "cifar10"
+    ((count, *_),) = cells(lacking([chosen]))
+    assert count == "8"
+    (line,) = [one for one in answers(found) if one.startswith("| [`drawn`]")]
+    assert "| 8 | none |" in line
+
+
+def test_one_seed_does_not_count_beside_several(tmp_path: Path) -> None:
+    """The method that lacks a seed is the best of the one that it has, and is left out."""
+    single = [one for one in natural("moon", [90] * 4) if one.seed == 0]
+    rows = [*single, *natural("fedavg", [50] * 4), *natural("ditto", [60] * 4)]
+    assert list(defaults(table_of(tmp_path / "some", *rows))) == ["ditto", "fedavg"]
+    assert list(defaults(table_of(tmp_path / "one", *single))) == ["moon"]
 
 
 def test_which_methods_fall_apart(tmp_path: Path) -> None:

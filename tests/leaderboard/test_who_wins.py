@@ -73,6 +73,16 @@ def test_the_numbers_of_kinds_and_their_mean_by_hand(tmp_path: Path) -> None:
     assert [line.name for line in wins.ranked] == ["a", "b", "fedavg"]
 
 
+def test_more_kinds_with_fewer_methods_are_scored(tmp_path: Path) -> None:
+    """Five methods on digits are 20 pairs and five numbers, three on both kinds 12 and six."""
+    digits = {"fedavg": 0.6, "a": 0.8, "b": 0.7, "c": 0.5, "d": 0.4}
+    pictures = {"fedavg": 0.6, "a": 0.9, "b": 0.6}
+    board = (("s", "digits", digits), ("u", "fashion-mnist", pictures))
+    wins = who_wins(tables(write(tmp_path, *results(board=board))))
+    assert wins is not None and wins.scored == ("digits", "pictures")
+    assert [line.name for line in wins.ranked] == ["a", "b", "fedavg"]
+
+
 def test_what_is_not_ranked_is_measured_by_the_best_that_is(tmp_path: Path) -> None:
     one = by_name(found(tmp_path))
     # local-only: .5 where the best has .2, .2 where it has .1; the oracle: .05 where it has .1
